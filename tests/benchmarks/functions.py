@@ -108,6 +108,15 @@ class Module:
         return {each.bound: each.bound if each.bound in plain else each.path for each in found}
 
     @cached_property
+    def runs(self) -> list[int]:
+        """The statements that do something when the file is run as a module."""
+        return [
+            index
+            for index, node in enumerate(self.body)
+            if self._acts(node) or (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))
+        ]
+
+    @cached_property
     def effects(self) -> list[int]:
         """The statements that do something when the file is imported, such as to register an operator."""
         return [index for index, node in enumerate(self.body) if self._acts(node)]
@@ -498,8 +507,10 @@ class Code:
         return Search(self, [(case_file, "CASE"), *sweep]).found()
 
     def printed(self, script: str) -> Reached:
-        """What a script can reach that runs as a module: all of its file, and what that uses. Raises as `measured`."""
-        return Search(self, [(script, "")]).found()
+        """What a script can reach that runs as a module. Raises as `measured`."""
+        search = Search(self, [])
+        search.started(script)
+        return search.found()
 
     def method(self) -> Reached:
         """What decides how anything is measured. Raises as `measured`."""
@@ -644,7 +655,12 @@ class Search:
         if beside in self.code.texts:
             self.number(Item(beside, -1), [])
         elif names.text.startswith(OURS) and not (found := self.code.file_of(names.text))[1]:
-            self.whole(found[0])
+            self.started(found[0])
+
+    def started(self, file: str) -> None:
+        """What a file does that runs as a module."""
+        for index in self.code.module(file).runs:
+            self.statement(file, index)
 
     def whole(self, file: str) -> None:
         """All of a file."""

@@ -87,16 +87,34 @@ def test_a_section_that_is_printed_twice_is_refused(record, snippet):
         record()
 
 
+MAIN = """
+
+if __name__ == "__main__":
+    greet()
+"""
+
+
 def test_a_changed_import_makes_what_a_gpu_printed_stale_and_a_comment_does_not(snippet):
     word = snippet.with_name("word.py")
     word.write_text("WORD = 'hello'\n")
-    snippet.write_text("def main():\n    from snippets.word import WORD\n    print(WORD)\n")
+    snippet.write_text(f"def greet():\n    from snippets.word import WORD\n    print(WORD)\n{MAIN}")
     captures.reached.__globals__["named"].cache_clear()
     assert captures.files_of("greeting") == ["snippets/greeting.py", "snippets/word.py"]
     before = captures.source_hash("greeting")
     word.write_text("# a comment\nWORD = 'hello'\n")
     assert captures.source_hash("greeting") == before
     word.write_text("WORD = 'goodbye'\n")
+    assert captures.source_hash("greeting") != before
+
+
+def test_a_function_in_another_file_and_one_that_does_not_run_make_nothing_stale(snippet):
+    greet, said = "def greet():\n    print(said())\n", "def said():\n    return 'hello'\n"
+    snippet.write_text(f"{said}\n\n{greet}{MAIN}")
+    before = captures.source_hash("greeting")
+    snippet.with_name("word.py").write_text(said)
+    snippet.write_text(f"from snippets.word import said\n\n\n{greet}\n\ndef unused():\n    return 1\n{MAIN}")
+    assert captures.source_hash("greeting") == before
+    snippet.with_name("word.py").write_text(said.replace("hello", "goodbye"))
     assert captures.source_hash("greeting") != before
 
 
