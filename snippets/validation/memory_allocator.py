@@ -94,7 +94,8 @@ def in_a_process(program: str, settings: str) -> str:
 # --8<-- [start:step]
 def step_in_a_snapshot() -> str:
     """Who holds memory at the peak of the page's training step, as the allocator tells it."""
-    from snippets.validation.memory_remedies import Model, train_step
+    from snippets.validation.memory_remedies import Model
+    from snippets.validation.memory_step import train_step
 
     model = Model(2, 2048, 16, 32768).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
