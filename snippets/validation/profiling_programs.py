@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from snippets.validation.profiling import Step, read, reading, record, steps_of, table, timeline
+from snippets.validation.profiling import Step, read, reading, record, steps_of, table
 from snippets.validation.profiling_cost import costs
+from snippets.validation.profiling_timeline import timeline
 from snippets.validation.profiling_training import DEVICE, ON_GPU, SMALL, Training, programs
 from snippets.validation.timing import measure
 
