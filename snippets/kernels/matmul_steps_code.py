@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from snippets.kernels import matmul_steps, matmul_steps_cuda
 from snippets.validation.compiled_code import SASS, compile_for, facts, machine_code, tool
-from snippets.validation.profiling_counters import ask
+from snippets.validation.profiling_ncu import ask
 
 SIZE = 8192
 NAMES = "FFMA", "HGMMA", "LDG", "LDGSTS", "UTMALDG", "STG", "UTMASTG"

@@ -11,128 +11,25 @@ Each experiment has a folder of its own:
 Run `python -m snippets.notebooks.triton_optimization` for a small one.
 """
 
-import difflib
-import inspect
 import json
-import os
-import platform
 import re
 import shutil
 import tempfile
-import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 import torch._functorch.config
 import torch._inductor.config
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
+from snippets.notebooks.triton_optimization_experiment import Experiment, Function, sources_of
+from snippets.notebooks.triton_optimization_measured import environment, measured
+from snippets.notebooks.triton_optimization_report import Report, slug
 from snippets.validation.equivalence import Agreement, compare
-from snippets.validation.timing import Timing, measure
-
-COLOURS = {  # the site's, and others where a notebook stands on its own
-    "plain": "var(--rp-eager, #8a8a8a)",
-    "compiled": "var(--rp-compile, #2d6cb5)",
-    "ours": "var(--rp-ours, #b5460f)",
-}
-# paths are not shown: they are the machine's own
-CHANGES = (
-    "TORCHINDUCTOR_MAX_AUTOTUNE",
-    "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING",
-    "TORCH_LOGS",
-    "TRITON_INTERPRET",
-    "OMP_NUM_THREADS",
-)
-Function = Callable[..., Tensor]
-Check = Callable[[Tensor, Mapping[str, Tensor]], None]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Several ways to compute one thing from the same tensors.
-
-    Attributes:
-        name: of the experiment's folder.
-        inputs: the tensors, all on one device.
-        variants: by name; the first one is plain PyTorch and sets the error bound.
-        compiled: names of the variants that `torch.compile` is to compile.
-        ours: names of those that launch Triton kernels of their own: on a CPU these are interpreted, so they are
-            checked and not timed.
-        check: for random results, which cannot be held against the first variant's: is called with a variant's result
-            and the inputs, and raises AssertionError.
-    """
-
-    name: str
-    inputs: Mapping[str, Tensor]
-    variants: Mapping[str, Function]
-    compiled: tuple[str, ...] = ()
-    ours: tuple[str, ...] = ()
-    check: Check | None = None
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.inputs.values())).device
-
-    def role(self, name: str) -> str:
-        """What a variant is: "compiled", "ours" or "plain"."""
-        return "compiled" if name in self.compiled else "ours" if name in self.ours else "plain"
-
-
-@dataclass(frozen=True)
-class Report:
-    """What an experiment found, by variant: errors where they can be stated, seconds where they mean something."""
-
-    folder: Path
-    agreements: Mapping[str, Agreement]
-    timings: Mapping[str, Timing]
-    roles: Mapping[str, str]
-
-    def _repr_html_(self) -> str:
-        """Milliseconds of each timed variant as bars, shortest first, in the site's colours; a notebook shows this."""
-        times = sorted((timing.p50 * 1e3, name) for name, timing in self.timings.items())
-        longest = times[-1][0]
-        bars = "".join(
-            f"<span>{escape(name)}</span><span style='display: flex; align-items: center; gap: 0.5em'>"
-            f"<span style='width: {75 * ms / longest:.1f}%; height: 1.1em; background: {COLOURS[self.roles[name]]}'>"
-            f"</span><b style='white-space: nowrap'>{ms:.3g} ms</b></span>"
-            for ms, name in times
-        )
-        grid = "display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.45em 0.8em; max-width: 40em"
-        return f"<div style='{grid}'>{bars}</div>"
-
-    def code(self, variant: str) -> str:
-        """The kernels that the compiler generated for a variant, without what surrounds them."""
-        return (self.folder / "kernels" / f"{_slug(variant)}.txt").read_text()
-
-    def diff(self, variant: str, other: "Report", others: str) -> str:
-        """What differs between the generated kernels of two variants, line by line; empty if nothing does."""
-        one, two = self.code(variant).splitlines(), other.code(others).splitlines()
-        return "\n".join(difflib.unified_diff(one, two, variant, others, lineterm="", n=1))
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The files of a folder's experiments; a notebook shows them as links, relative to the site's page."""
-
-    files: tuple[str, ...]
-
-    def _repr_html_(self) -> str:
-        links = (f'<li><a href="../experiments/{name}"><code>{escape(name)}</code></a></li>' for name in self.files)
-        return f"<ul>{''.join(links)}</ul>"
-
-
-def listing(folder: Path, under: str = "") -> Listing:
-    """What the experiments in a folder left, or those whose name begins with `under`."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return Listing(tuple(name for path in files if (name := path.relative_to(folder).as_posix()).startswith(under)))
-
+from snippets.validation.timing import measure
 
 KERNEL = re.compile(r"^(@triton\.jit\n.*?)^\'\'\'|^(extern \"C\".*?^\})", re.M | re.S)
 
@@ -166,10 +63,10 @@ def run(experiment: Experiment, into: Path) -> Report:
             if mode == "device" or name not in experiment.ours
         }
         timings = measure(timed, experiment.device, mode, rounds=20, patience=2.0)
-        metadata = _metadata(experiment, mode, agreements, timings)
+        metadata = measured(experiment, mode, agreements, timings)
         (_made(beside) / "metadata.json").write_text(json.dumps(metadata, indent=1))
-        (beside / "environment.json").write_text(json.dumps(_environment(experiment.device), indent=1))
-        (beside / "experiment.py").write_text(_sources(experiment))
+        (beside / "environment.json").write_text(json.dumps(environment(experiment.device), indent=1))
+        (beside / "experiment.py").write_text(sources_of(experiment))
         target = into / experiment.name
         if target.exists():
             shutil.rmtree(target)
@@ -192,13 +89,13 @@ def _prepare(experiment: Experiment, name: str, arguments: tuple[Tensor, ...], f
         _, sources = run_and_get_code(compiled, *arguments)
     for index, source in enumerate(sources):
         number = f".{index + 1}" if len(sources) > 1 else ""
-        (_made(folder / "generated") / f"{_slug(name)}{number}.py").write_text(source)
+        (_made(folder / "generated") / f"{slug(name)}{number}.py").write_text(source)
     kernels = [kernel for source in sources for kernel in kernels_in(source)]
     if not kernels:
         raise ValueError(
             f"{experiment.name}, {name}: expected a Triton or a C++ kernel in what was generated, got none"
         )
-    (_made(folder / "kernels") / f"{_slug(name)}.txt").write_text("\n\n".join(kernels) + "\n")
+    (_made(folder / "kernels") / f"{slug(name)}.txt").write_text("\n\n".join(kernels) + "\n")
     return compiled
 
 
@@ -221,53 +118,6 @@ def _checked(
         if not agreement.holds:
             raise AssertionError(f"{experiment.name}, {name}: {agreement}")
     return agreements
-
-
-def _metadata(experiment: Experiment, mode: str, agreements: Mapping, timings: Mapping) -> dict:
-    """What was measured: shapes, errors, times."""
-    return {
-        "experiment": experiment.name,
-        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "inputs": {name: {"shape": list(t.shape), "dtype": str(t.dtype)[6:]} for name, t in experiment.inputs.items()},
-        "timed_as": mode,
-        "seconds": {name: asdict(timing) for name, timing in timings.items()},
-        "errors": {name: {"error": one.error, "bound": one.bound} for name, one in agreements.items()},
-        "not_timed": [] if mode == "device" else list(experiment.ours),
-    }
-
-
-def _environment(device: torch.device) -> dict:
-    """What the same experiment may give other results with."""
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-    return {
-        "machine": machine or platform.machine(),
-        "device": device.type,
-        "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__},
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(CHANGES)},
-    }
-
-
-def _sources(experiment: Experiment) -> str:
-    """The variants' sources, each function once."""
-    named = {
-        function: [n for n, f in experiment.variants.items() if f is function]
-        for function in experiment.variants.values()
-    }
-    parts = [f"# {', '.join(names)}\n{textwrap.dedent(_source(function))}" for function, names in named.items()]
-    return "\n\n".join(parts)
-
-
-def _source(function: Function) -> str:
-    try:
-        return inspect.getsource(function)
-    except TypeError:  # written in C
-        return f"{getattr(function, '__name__', function)}  # of torch itself\n"
-
-
-def _slug(name: str) -> str:
-    """A variant's name as a file's: "F.silu, compiled" is "f-silu-compiled"."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _made(folder: Path) -> Path:

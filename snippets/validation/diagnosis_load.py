@@ -8,7 +8,8 @@ import subprocess
 import torch
 
 from snippets.validation.diagnosis import Ceilings
-from snippets.validation.diagnosis_programs import examine, in_bfloat16, in_float32
+from snippets.validation.diagnosis_kernels import in_bfloat16, in_float32
+from snippets.validation.diagnosis_programs import examine
 from snippets.validation.timing import Call, measure, seconds_of, seconds_per_call
 
 

@@ -6,13 +6,13 @@ Run `python -m snippets.validation.memory_allocator` on a machine with a GPU; wi
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from snippets.validation import memory
 from snippets.validation.memory import MB, Arena, arena
+from snippets.validation.memory_fragmented import PROGRAMS, in_use
 
 EXPANDABLE = "expandable_segments:True"
 
@@ -43,44 +43,6 @@ def reserved() -> list[tuple[str, Arena, int]]:
 # --8<-- [end:reserved]
 
 
-# --8<-- [start:growing]
-def growing(steps: int = 64) -> None:
-    """Steps on texts that get longer: each makes three activations a little larger than any before, and frees them."""
-    for step in range(steps):
-        x = torch.empty(1024 + 32 * step, 4096, device="cuda")  # 17 to 50 MB
-        y = x.relu()
-        z = y + x
-        del x, y, z
-
-
-# --8<-- [end:growing]
-
-
-# --8<-- [start:holes]
-def holes() -> list[Tensor]:
-    """Large tensors come and go, smaller ones take their places, and then one large tensor is wanted."""
-    large = [torch.empty(64 * MB, dtype=torch.uint8, device="cuda") for _ in range(40)]
-    del large
-    smaller = [torch.empty(40 * MB, dtype=torch.uint8, device="cuda") for _ in range(40)]
-    return [*smaller, torch.empty(500 * MB, dtype=torch.uint8, device="cuda")]
-
-
-# --8<-- [end:holes]
-
-PROGRAMS: dict[str, Callable[[], object]] = {"growing": growing, "holes": holes}
-
-
-def in_use(program: str) -> tuple[int, Arena, Arena]:
-    """The most bytes that tensors ever asked for; the allocator after the program, and once more after empty_cache."""
-    kept = PROGRAMS[program]()
-    torch.cuda.synchronize()
-    after = arena(torch.cuda.memory._snapshot())
-    torch.cuda.empty_cache()
-    emptied = arena(torch.cuda.memory._snapshot())
-    del kept
-    return torch.cuda.memory_stats()["requested_bytes.all.peak"], after, emptied
-
-
 def in_a_process(program: str, settings: str) -> str:
     """The line of a process of its own: the settings are read when the allocator starts."""
     variables = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": settings}
@@ -94,7 +56,8 @@ def in_a_process(program: str, settings: str) -> str:
 # --8<-- [start:step]
 def step_in_a_snapshot() -> str:
     """Who holds memory at the peak of the page's training step, as the allocator tells it."""
-    from snippets.validation.memory_remedies import Model, train_step
+    from snippets.validation.memory_remedies import Model
+    from snippets.validation.memory_step import train_step
 
     model = Model(2, 2048, 16, 32768).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)

@@ -1,6 +1,6 @@
 """Record a step with torch.profiler, and read one step of its trace: launches, kernels, and what lies between them.
 
-    python profiling.py trace.json [--step 1] [--timeline]
+    python profiling.py trace.json [--step 1]
 
 or, around a step of your own:
 
@@ -94,9 +94,7 @@ class Event:
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
-LAUNCH = re.compile(r"(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
 WAIT = re.compile(r"(cuda|cu|hip)\w*Synchronize")
-COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|TorchDynamo|triton_")
 
 
 def read(path: str | Path) -> list[Event]:
@@ -298,40 +296,11 @@ def span(event: Event) -> tuple[float, float]:
 # --8<-- [end:reading]
 
 
-def timeline(step: Step) -> str:
-    """The step as JSON, for drawing: lanes of bars [start, length, name, kind], and arrows from launches to kernels.
-
-    Of a CUDA graph only the first kernel has an arrow: the others have no launch of their own.
-    """
-
-    def call_kind(call: Event) -> str:
-        return "wait" if WAIT.match(call.name) else "launch" if LAUNCH.match(call.name) else "host"
-
-    lanes: dict[str, tuple[list[Event], Callable[[Event], str]]] = {
-        "named by record_function": (step.named, lambda event: "host"),
-        "operations": (step.operations, lambda event: "compiled" if COMPILED.search(event.name) else "host"),
-    }
-    if step.kernels:
-        lanes["CUDA calls"] = (step.calls, call_kind)
-        lanes["GPU"] = (step.kernels, lambda event: "compiled" if event.name.startswith("triton_") else "kernel")
-    arrows = [[round(call.start, 1), round(kernels[0].start, 1)] for call, kernels in step.launches()]
-    drawn = [
-        json.dumps({"name": name, "bars": [[*rounded(event), readable(event.name), kind(event)] for event in events]})
-        for name, (events, kind) in lanes.items()
-    ]
-    return '{"lanes": [\n' + ",\n".join(drawn) + f'\n],\n"arrows": {json.dumps(arrows)}}}'
-
-
-def rounded(event: Event) -> tuple[float, float]:
-    return round(event.start, 1), round(event.length, 1)
-
-
 def main(arguments: list[str]) -> int:
     """Read one step of a trace; returns the exit status."""
     parser = argparse.ArgumentParser("profiling.py", description="What happened in one step of a trace?")
     parser.add_argument("trace", help="what torch.profiler's export_chrome_trace wrote")
     parser.add_argument("--step", type=int, help="counted from 0 (default: the second, if there is one)")
-    parser.add_argument("--timeline", action="store_true", help="print the bars of the step as JSON instead")
     options = parser.parse_args(arguments)
     try:
         steps = steps_of(read(options.trace))
@@ -341,7 +310,7 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"profiling: {error}", file=sys.stderr)
         return 2
-    print(timeline(steps[wanted]) if options.timeline else "\n".join(reading(steps[wanted])))
+    print("\n".join(reading(steps[wanted])))
     return 0
 
 

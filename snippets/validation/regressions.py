@@ -3,91 +3,12 @@
 Run `python -m snippets.validation.regressions` to see it for the machine at hand.
 """
 
-import random
-import shutil
 import statistics
-import zlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from snippets.validation.gate import LOOKS, PAIRS, Samples, Side, Verdict, paired, ratio_of, take_turns
-
-Call = Callable[[], object]
-LIMIT = 0.05
-UNITS = 20  # of work; one more is a slowdown of exactly 5%
-PROCESSES = 10  # of each side
-SAMPLES = 11  # that each takes
-
-
-# ---- work of a fixed size -------------------------------------------------------------------------------
-
-
-# --8<-- [start:work]
-def repeated(unit: Call, times: int) -> Call:
-    """A call that does a unit of work so many times."""
-
-    def call() -> None:
-        for _ in range(times):
-            unit()
-
-    return call
-
-
-def on_a_cpu() -> dict[str, Call]:
-    """One unit of work that the interpreter rules, and one that the processor's arithmetic does."""
-    data = bytes(range(256)) * 64
-    return {"interpreter": lambda: sum(number * number for number in range(300)), "checksum": lambda: zlib.crc32(data)}
-
-
-def on_a_gpu() -> dict[str, Call]:
-    """One unit that launches rule, one that memory rules, one that matrix products rule."""
-    import torch
-
-    small, large = torch.zeros(1024, device="cuda"), torch.randn(2**26, device="cuda").bfloat16()
-    a, b = (torch.randn(2048, 2048, device="cuda").bfloat16() for _ in range(2))
-    return {"launches": small.neg, "memory": large.neg_, "matrix": lambda: a @ b}
-
-
-def unchanged() -> dict[str, Call]:
-    """The benchmarks as they are."""
-    return {name: repeated(unit, UNITS) for name, unit in units().items()}
-
-
-def planted() -> dict[str, Call]:
-    """The benchmarks with 5% more work."""
-    return {name: repeated(unit, UNITS + 1) for name, unit in units().items()}
-
-
-# --8<-- [end:work]
-
-
-def units() -> dict[str, Call]:
-    return on_a_gpu() if has_gpu() else on_a_cpu()
-
-
-def has_gpu() -> bool:
-    """Whether there is a GPU to measure on. PyTorch takes seconds to import: asked only where there may be one."""
-    if not any(map(shutil.which, ("nvidia-smi", "rocm-smi"))):
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
-SIDES = {
-    "old": Side(__file__, "unchanged", str(Path(__file__).parents[2])),
-    "same": Side(__file__, "unchanged", str(Path(__file__).parents[2])),
-    "slow": Side(__file__, "planted", str(Path(__file__).parents[2])),
-}
-
-
-def measure(processes: int = PROCESSES, samples: int = SAMPLES, seconds: float = 0.005) -> list[Samples]:
-    """Old code, the same code again, and slower code, in turn; each item comes from three processes of their own."""
-    chance = random.Random()
-    return [take_turns(SIDES, samples, seconds, chance)[0] for _ in range(processes)]
-
-
-# ---- what varies ----------------------------------------------------------------------------------------
+from snippets.validation.gate import PAIRS, Samples, paired, ratio_of
+from snippets.validation.regressions_rates import LIMIT, louder, naive, rates
+from snippets.validation.regressions_work import measure
 
 
 # --8<-- [start:spread]
@@ -118,53 +39,9 @@ def ratios(taken: list[Samples], name: str, side: str) -> list[float]:
     return [ratio_of(run[name]["old"], run[name][side]) for run in taken]
 
 
-# ---- how often a gate is wrong --------------------------------------------------------------------------
-
-
-# --8<-- [start:simulate]
-def gate(draw: Callable[[], float]) -> str:
-    """What the gate says of pairs that come from `draw`, with all its looks."""
-    found: list[float] = []
-    for _ in range(LOOKS):
-        found += [draw() for _ in range(PAIRS)]
-        verdict: Verdict = paired(found, LIMIT)
-        if verdict.status != "not judged":
-            break
-    return verdict.status
-
-
-def rates(real: Sequence[float], gates: int = 1000) -> dict[str, float]:
-    """How often the gate gives each verdict on pairs drawn from real ones."""
-    chance = random.Random(0)
-    statuses = [gate(lambda: chance.choice(real)) for _ in range(gates)]
-    return {status: statuses.count(status) / gates for status in ("not slower", "slower", "not judged")}
-
-
-def louder(real: Sequence[float], truth: float, times: float) -> list[float]:
-    """The same pairs with so many times the noise, around the ratio that the work really has."""
-    middle = statistics.median(real)
-    return [truth * (ratio / middle) ** times for ratio in real]
-
-
-# --8<-- [end:simulate]
-
-
-# --8<-- [start:naive]
-def naive(old: Sequence[float], new: Sequence[float], gates: int = 1000) -> float:
-    """How often a usual check says "slower": one run's mean against the mean that an earlier run has stored."""
-    chance = random.Random(0)
-    return sum(chance.choice(new) > (1 + LIMIT / 2) * chance.choice(old) for _ in range(gates)) / gates
-
-
-# --8<-- [end:naive]
-
-
 def means(taken: list[Samples], name: str, side: str) -> list[float]:
     """The mean of each process."""
     return [statistics.fmean(run[name][side]) for run in taken]
-
-
-# ---- the report -----------------------------------------------------------------------------------------
 
 
 def main() -> None:

@@ -3,8 +3,6 @@
 Run `python -m snippets.validation.tflops`; it takes two minutes on an H100. A CPU has one timer and small matrices.
 """
 
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +11,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from snippets.validation.tflops_watch import Watch
 from snippets.validation.timing import Call, measure
 
 # --8<-- [start:data]
@@ -63,40 +62,6 @@ def by_mode(device: torch.device, mode: str, call: Call) -> float:
 
 
 # --8<-- [end:timers]
-
-
-# --8<-- [start:watch]
-SLOWED_BY = {0x4: "power", 0x20: "heat", 0x40: "heat", 0x8: "hardware", 0x80: "power brake"}  # bits of nvml.h
-
-
-class Watch:
-    """Reads the first GPU's clock (MHz), power (W) and what slows it, every 20 ms from here on."""
-
-    def __init__(self) -> None:
-        query = "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active"
-        command = ["nvidia-smi", "--id=0", query, "--format=csv,noheader,nounits", "--loop-ms=20"]
-        self.smi = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.readings: list[tuple[float, float, float, int]] = []  # (moment, MHz, W, reasons)
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for line in self.smi.stdout or ():
-            clock, power, reasons = line.split(", ")
-            self.readings.append((time.perf_counter(), float(clock), float(power), int(reasons, 16)))
-
-    def since(self, moment: float) -> str:
-        """Medians since a moment of time.perf_counter(), and what slowed the GPU in a tenth of the readings or more."""
-        found = [reading[1:] for reading in self.readings if reading[0] > moment]
-        if len(found) < 10:
-            return "too short"
-        clocks, powers, reasons = zip(*found, strict=True)
-        slowed = {
-            name for bit, name in SLOWED_BY.items() if sum(bool(each & bit) for each in reasons) > len(found) / 10
-        }
-        return f"{median(clocks):.0f} MHz {median(powers):.0f} W {' '.join(sorted(slowed))}"
-
-
-# --8<-- [end:watch]
 
 
 def main() -> None:

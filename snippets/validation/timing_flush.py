@@ -10,7 +10,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from snippets.validation.profiling_counters import ask
+from snippets.validation.profiling_ncu import ask
 from snippets.validation.roofline import stream
 from snippets.validation.timing import Call, DeviceTimer
 

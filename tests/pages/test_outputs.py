@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -66,6 +67,20 @@ def test_what_is_stored_of_a_cpu_is_what_pages_show():
     shown = {(one.script, one.section) for one in every if known.find(one.script, one.section, one.on).device == "cpu"}
     scripts = printing.scripts("cpu")
     assert shown == {(script, section) for script in scripts for section in printing.contents(script, "cpu")}
+
+
+def test_a_line_that_a_gpus_output_quotes_is_where_the_output_says():
+    """Lines that move make nothing stale, and no GPU is asked again."""
+    quotes = re.compile(r"^ *(snippets/[\w/]+\.py):(\d+) (\S.*)$", re.MULTILINE)
+    outputs = [text for script in printing.scripts("cuda") for text in printing.contents(script, "cuda").values()]
+    found = {quote for text in outputs for quote in quotes.findall(text)}
+    assert found
+
+    def there(file: str, line: str, quoted: str) -> bool:
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        return int(line) <= len(lines) and lines[int(line) - 1].strip().startswith(quoted)
+
+    assert not [quote for quote in sorted(found) if not there(*quote)]
 
 
 def test_no_page_says_a_device_without_need():

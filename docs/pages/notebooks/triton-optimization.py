@@ -47,7 +47,9 @@ import triton.language as tl
 from kernels.layer_norm_gelu import layer_norm_gelu
 from kernels.rms_norm import rms_norm
 from kernels.softmax_dropout import softmax_dropout
-from snippets.notebooks.triton_optimization import Experiment, listing, run
+from snippets.notebooks.triton_optimization import run
+from snippets.notebooks.triton_optimization_experiment import Experiment
+from snippets.notebooks.triton_optimization_report import listing
 
 device = torch.device("cuda" if GPU else "cpu")
 dtype = torch.bfloat16 if GPU else torch.float32

@@ -16,7 +16,7 @@ SCALES = {  # as scripts print a unit: what it is worth, in which family of unit
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
     "TFLOP/s": (1e12, "FLOP/s"), "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
-LANE = re.compile(r'\{"name": "(.+)",')  # how a lane of a timeline begins: see snippets/validation/profiling.py
+LANE = re.compile(r'\{"name": "(.+)",')  # how a lane begins: see snippets/validation/profiling_timeline.py
 CELL = re.compile(r"\S+(?: \S+)*")
 PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 

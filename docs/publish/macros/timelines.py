@@ -37,7 +37,7 @@ def figure(capture: Capture, title: str) -> str:
         end = max(ends)
     except (ValueError, KeyError, TypeError) as error:
         raise PublishError(
-            f"output of {capture.name}: expected a timeline, as snippets/validation/profiling.py"
+            f"output of {capture.name}: expected a timeline, as snippets/validation/profiling_timeline.py"
         ) from error
     if unknown := kinds - KINDS.keys():
         raise PublishError(f"output of {capture.name}: no colour for {', '.join(sorted(unknown))}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from snippets.validation.equivalence import misses_columns, never_stores, plain, rounds_once
+from snippets.validation.equivalence_candidates import misses_columns, never_stores, plain, rounds_once
 from tests.benchmarks import alike, wrong
 from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Case, Point, Workload

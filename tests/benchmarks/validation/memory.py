@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from snippets.validation import memory_remedies as page
-from snippets.validation.memory_remedies import train_step as step_of
+from snippets.validation import memory_step
+from snippets.validation.memory_step import train_step as step_of
 from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
@@ -39,9 +40,11 @@ class Training(training.Training):
 class TrainingEarly(Training):
     """Each parameter steps by itself in backward: on parameters of its own, whose hooks no other variant meets."""
 
-    def __init__(self, model: page.Model, before: dict[str, Tensor], batches: Sequence[page.Batch], step: Callable):
+    def __init__(
+        self, model: page.Model, before: dict[str, Tensor], batches: Sequence[memory_step.Batch], step: Callable
+    ):
         super().__init__(model, before, batches, step, fused=True)
-        self.optimizer = page.Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
+        self.optimizer = memory_step.Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
         self.restore()
 
 
@@ -53,10 +56,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     batch = training.batch_of(vocabulary, rows, length, device)
     two: dict[str, Any] = {"attention": page.sdpa, "loss": page.in_parts}
-    forward = page.loss_of if dtype == torch.bfloat16 else page.loss_in_fp32
+    forward = memory_step.loss_of if dtype == torch.bfloat16 else memory_step.loss_in_fp32
     step_as_usual = partial(step_of, loss_of=forward)
 
-    def with_copy(of: Callable[..., Training], step: Callable, batch: page.Batch, remedies: Any) -> Training:
+    def with_copy(of: Callable[..., Training], step: Callable, batch: memory_step.Batch, remedies: Any) -> Training:
         return of(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
 
     def at(step: Callable = step_as_usual, adam: dict[str, bool] | None = None, **remedies: Any) -> Variant:
@@ -67,7 +70,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     def early(**remedies: Any) -> Variant:
         return training.variant(lambda: with_copy(TrainingEarly, step_as_usual, batch, remedies), dtype)
 
-    def wrongly(step: Callable = step_as_usual, batch: page.Batch = batch, **remedies: Any) -> Callable:
+    def wrongly(step: Callable = step_as_usual, batch: memory_step.Batch = batch, **remedies: Any) -> Callable:
         return training.spoilt(lambda: with_copy(Training, step, batch, remedies), dtype)
 
     def in_float64() -> Results:
@@ -79,7 +82,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     return Workload(
         variants={
             "eager": at(),
-            "fp32": at(partial(step_of, loss_of=page.loss_in_fp32)),
+            "fp32": at(partial(step_of, loss_of=memory_step.loss_in_fp32)),
             "sdpa": at(attention=page.sdpa),
             "parts": at(loss=page.in_parts),
             "loss-kernel": at(loss=by_kernel),
@@ -149,7 +152,7 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
     return 3 * rows * length * (2 * matrices + 4 * layers * length * width)
 
 
-peak_with = partial(captured, "remedies", of="validation/memory_remedies")
+peak_with = partial(captured, "remedies", of="validation/memory_predicted")
 # By how much a remedy lowers the peak of a small language model, which the script prints in MB.
 saved = bound(
     "GB", "(before - after) * million", before=peak_with("nothing"), after=peak_with("{remedy}"), million=1000000

@@ -1,24 +1,17 @@
 """snippets/notebooks/triton_optimization.py: a folder for each experiment, and only what is right is timed."""
 
 import json
-import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from snippets.notebooks.triton_optimization import Experiment, run
+from snippets.notebooks.triton_optimization import run
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def experiment(**changed):
-    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    variants = {"plain": F.silu, "written out, compiled": lambda x: x * torch.sigmoid(x)}
-    return Experiment(**{"name": "silu", "inputs": {"x": x}, "variants": variants} | changed)
-
-
-def test_the_folder_holds_what_was_generated_and_what_was_measured(tmp_path):
+def test_the_folder_holds_what_was_generated_and_what_was_measured(tmp_path, experiment):
     report = run(experiment(compiled=("written out, compiled",)), tmp_path)
     assert report.folder == tmp_path / "silu"
     (generated,) = (report.folder / "generated").iterdir()
@@ -34,7 +27,7 @@ def test_the_folder_holds_what_was_generated_and_what_was_measured(tmp_path):
     assert all(0 < times["p20"] <= times["p50"] <= times["p80"] for times in metadata["seconds"].values())
 
 
-def test_running_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path):
+def test_running_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path, experiment):
     run(experiment(), tmp_path)
     (tmp_path / "silu" / "left over").touch()
     run(experiment(variants={"plain": F.silu}), tmp_path)
@@ -43,7 +36,7 @@ def test_running_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path
     assert left == {"environment.json", "experiment.py", "metadata.json"}
 
 
-def test_a_wrong_variant_is_named_and_the_last_folder_stays(tmp_path):
+def test_a_wrong_variant_is_named_and_the_last_folder_stays(tmp_path, experiment):
     run(experiment(), tmp_path)
     before = (tmp_path / "silu" / "metadata.json").read_text()
     with pytest.raises(AssertionError, match=r"silu, wrong: largest error .*, expected at most"):
@@ -52,7 +45,7 @@ def test_a_wrong_variant_is_named_and_the_last_folder_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["silu"]
 
 
-def test_random_results_are_judged_by_the_experiments_check(tmp_path):
+def test_random_results_are_judged_by_the_experiments_check(tmp_path, experiment):
     def is_dropped(result, inputs):
         assert ((result == 0) | (result == 2 * inputs["x"])).all(), "neither dropped nor doubled"
 
@@ -63,39 +56,13 @@ def test_random_results_are_judged_by_the_experiments_check(tmp_path):
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="what a CPU does not time")
-def test_interpreted_kernels_are_checked_and_not_timed(tmp_path):
+def test_interpreted_kernels_are_checked_and_not_timed(tmp_path, experiment):
     report = run(experiment(ours=("written out, compiled",)), tmp_path)
     assert report.timings.keys() == {"plain"} and report.agreements.keys() == {"plain", "written out, compiled"}
     assert json.loads((report.folder / "metadata.json").read_text())["not_timed"] == ["written out, compiled"]
 
 
-def test_a_report_shows_the_kernels_whole_and_a_bar_for_each_time(tmp_path):
-    report = run(experiment(compiled=("written out, compiled",)), tmp_path)
-    code = report.code("written out, compiled")
-    assert code.startswith("@triton.jit" if DEVICE.type == "cuda" else 'extern "C"') and "'''" not in code
-    whole = (report.folder / "generated" / "written-out-compiled.py").read_text()
-    assert code.splitlines()[-1].strip() and "static_cast<int64_t>" not in code
-    if DEVICE.type == "cpu":  # the words are all there but for the casts, and no line is as far in as it was
-        plain = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", whole[whole.index('extern "C"') :])
-        assert code.split() == plain.split()[: len(code.split())]
-        assert max(len(line) - len(line.lstrip()) for line in code.splitlines()[8:]) < 30
-    assert DEVICE.type == "cpu" or code.rstrip() in whole
-    shown = report._repr_html_()
-    assert shown.count(" ms</b>") == 2 and "nowrap" in shown and "--rp-eager" in shown and "--rp-compile" in shown
-    assert "width: 75.0%" in shown, "the longest time has the longest bar"
-    assert "--rp-ours" not in shown, "none of these is ours"
-
-
-def test_two_experiments_can_be_compared_line_by_line(tmp_path):
-    one = run(experiment(compiled=("written out, compiled",)), tmp_path)
-    double = {"plain": lambda x: 2 * F.silu(x), "doubled": lambda x: 2 * x * torch.sigmoid(x)}
-    other = run(experiment(name="doubled", variants=double, compiled=("doubled",)), tmp_path)
-    assert one.diff("written out, compiled", one, "written out, compiled") == ""
-    diff = one.diff("written out, compiled", other, "doubled")
-    assert diff.startswith("--- written out, compiled\n+++ doubled\n") and re.search(r"^\+.*2\.0", diff, re.M)
-
-
-def test_generated_code_without_a_kernel_is_refused(tmp_path):
+def test_generated_code_without_a_kernel_is_refused(tmp_path, experiment):
     returned = experiment(variants={"plain": lambda x: x.view(-1)}, compiled=("plain",))
     with pytest.raises(ValueError, match="silu, plain: expected a Triton or a C\\+\\+ kernel in what was generated"):
         run(returned, tmp_path)

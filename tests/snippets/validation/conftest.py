@@ -1,9 +1,10 @@
-"""A clock that no other process moves, and one core for tiny modules."""
+"""A clock that no other process moves, one core for tiny modules, and a small language model."""
 
 import pytest
 import torch
 
 from snippets.validation import timing, timing_mistakes
+from snippets.validation.memory_remedies import Model
 
 
 class Clock:
@@ -49,3 +50,11 @@ def one_core():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def small_model() -> tuple[Model, tuple[torch.Tensor, torch.Tensor]]:
+    """With the tokens and the targets of two rows."""
+    torch.manual_seed(0)
+    tokens = torch.randint(64, (2, 17))
+    return Model(layers=2, width=32, heads=2, vocabulary=64), (tokens[:, :-1], tokens[:, 1:])

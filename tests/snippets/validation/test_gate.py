@@ -14,7 +14,7 @@ import torch
 
 from snippets.validation import gate
 from snippets.validation.gate import Machine, Side, interval, judge, paired, ratio_of, take_turns, unpaired
-from snippets.validation.regressions import LIMIT, louder, rates
+from snippets.validation.regressions_rates import LIMIT, louder, rates
 
 GATE = Path(gate.__file__)
 REAL = json.loads(Path(__file__).with_name("gate_pairs.json").read_text())

@@ -1,92 +1,21 @@
-"""Reading a step on synthetic traces in the form of torch.profiler's, and on real ones of a CPU.
-
-The synthetic traces are made by hand: names and arguments are such as a GPU's traces have, and times are round numbers.
-"""
+"""Reading a step on synthetic traces in the form of torch.profiler's, and on real ones of a CPU."""
 
 import gzip
-import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from snippets.validation import profiling
-from snippets.validation.profiling import Event, doing, gaps, read, readable, reading, record, steps_of, table, timeline
-
-ADD = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
-    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
-)
-
-
-class Trace:
-    """A synthetic trace of two steps of 1000 us; times count from the first step."""
-
-    def __init__(self):
-        self.events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
-        self.number = 0
-        for number in range(2):
-            self.add(f"ProfilerStep#{number + 2}", "user_annotation", 1000 * number, 1000)
-
-    def add(self, name, category, start, length, tid=1, **args):
-        event = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "dur": length, "args": args}
-        self.events.append(event | {"ts": 5e9 + start})
-
-    def launch(self, op, at, *kernels, call="cudaLaunchKernel"):
-        """An operation of 10 us with one launch in it, and what it starts: (name, start, length)."""
-        self.number += 1
-        self.add(op, "cpu_op", at, 10)
-        self.add(call, "cuda_runtime", at + 2, 5, correlation=self.number)
-        for name, start, length in kernels:
-            self.add(name, "kernel", start, length, 7, correlation=self.number, stream=7)
-
-    def steps(self, path):
-        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": self.events}))
-        return steps_of(read(path))
+from snippets.validation.profiling import Event, doing, gaps, read, readable, reading, record, steps_of, table
+from tests.snippets.validation.traces import ADD, Trace, ahead, launching, replayed, waiting
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "trace.json"
-
-
-def launching() -> Trace:
-    """The second step: three launches, each of a kernel that is shorter than the way to the next."""
-    trace = Trace()
-    trace.add("forward", "user_annotation", 1000, 600)
-    for at, after in ((1100, 3), (1200, 4), (1500, 5)):
-        trace.launch("aten::add", at, (ADD, at + 2 + after, 20))
-    return trace
-
-
-def waiting() -> Trace:
-    """The second step: a long kernel, a look at its result, and a short one."""
-    trace = Trace()
-    trace.launch("aten::mm", 1000, ("nvjet_tst", 1010, 500))
-    trace.add("aten::item", "cpu_op", 1020, 500)
-    trace.add("aten::_local_scalar_dense", "cpu_op", 1021, 498)
-    trace.add("cudaStreamSynchronize", "cuda_runtime", 1030, 485)
-    trace.launch("aten::add", 1600, (ADD, 1610, 20))
-    return trace
-
-
-def replayed() -> Trace:
-    """The second step: one launch of a CUDA graph of three kernels, from a compiled region."""
-    trace = Trace()
-    kernels = [("triton_poi_fused_add_0", 1020, 10), ("nvjet_tst", 1031, 10), ("triton_red_fused_sum_1", 1042, 10)]
-    trace.launch("Torch-Compiled Region: 0/0", 1010, *kernels, call="cudaGraphLaunch")
-    return trace
-
-
-def ahead() -> Trace:
-    """Kernels of the first step still run in the second, and those of the second after it."""
-    trace = Trace()
-    trace.launch("aten::mm", 10, ("nvjet_first", 20, 1500))
-    trace.launch("aten::mm", 1010, ("nvjet_second", 1520, 1000))
-    return trace
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -255,37 +184,6 @@ def test_operations_keep_their_namespace_where_kernels_stand_beside_them():
     assert readable(ADD, keep=True) == readable(ADD)
 
 
-# ---- drawing --------------------------------------------------------------------------------------------------------
-
-
-def lanes_of(step) -> dict:
-    return {lane["name"]: lane["bars"] for lane in json.loads(timeline(step))["lanes"]}
-
-
-@pytest.mark.parametrize("trace", [launching, waiting, replayed, ahead])
-def test_the_site_draws_each(trace, path):
-    figure = pytest.importorskip("docs.publish.macros.timelines").figure  # not on every GPU machine
-    step = trace().steps(path)[1]
-    assert figure(SimpleNamespace(script="a/b", section="x", content=timeline(step)), "A step").startswith("<svg")
-
-
-def test_bars_have_kinds(path):
-    lanes = lanes_of(waiting().steps(path)[1])
-    assert list(lanes) == ["named by record_function", "operations", "CUDA calls", "GPU"]
-    assert [bar[2:] for bar in lanes["CUDA calls"]] == [
-        ["cudaLaunchKernel", "launch"], ["cudaStreamSynchronize", "wait"], ["cudaLaunchKernel", "launch"],
-    ]  # fmt: skip
-    assert lanes["GPU"][1] == [610, 20, "add (vectorized_elementwise_kernel)", "kernel"]
-    lanes = lanes_of(replayed().steps(path)[1])
-    assert [bar[3] for bar in lanes["GPU"]] == ["compiled", "kernel", "compiled"]
-    assert lanes["operations"] == [[10, 10, "Torch-Compiled Region: 0/0", "compiled"]]
-
-
-def test_of_a_cuda_graph_only_the_first_kernel_has_an_arrow(path):
-    assert json.loads(timeline(replayed().steps(path)[1]))["arrows"] == [[12, 20]]
-    assert len(json.loads(timeline(launching().steps(path)[1]))["arrows"]) == 3
-
-
 # ---- on this machine ------------------------------------------------------------------------------------------------
 
 
@@ -317,7 +215,6 @@ def test_without_a_gpu_the_reading_says_so(recorded):
     step = steps_of(read(recorded[0]))[1]
     first, second, *_ = reading(step)
     assert "no GPU in this trace" in second and "GPU" not in first
-    assert list(lanes_of(step)) == ["named by record_function", "operations"]
 
 
 def test_the_table_has_the_largest_rows(recorded):
@@ -349,8 +246,6 @@ def test_a_packed_trace_and_the_choice_of_a_step(path, capsys):
     path.write_bytes(gzip.compress(path.read_bytes()))
     assert profiling.main([str(path), "--step", "0"]) == 0
     assert capsys.readouterr().out.startswith("ProfilerStep#2: ")
-    assert profiling.main([str(path), "--timeline"]) == 0
-    assert json.loads(capsys.readouterr().out)["arrows"] == [[12, 520]]
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,12 @@
-"""The five forms of a step compute the same; and what is printed of them."""
+"""What is printed of the recorded steps."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from snippets.validation import profiling_programs as programs
 from snippets.validation.profiling import Event
-from snippets.validation.profiling_programs import (
-    Training,
-    compiled,
-    cost,
-    costs,
-    launch_lengths,
-    lengths,
-    names_inside,
-    seconds,
-)
+from snippets.validation.profiling_programs import launch_lengths, lengths, names_inside
 
 VARIES = {"eager": r"ProfilerStep#\d+|\n  .*"}  # rows in the order of their times: see tests/benchmarks/captures.py
 
@@ -25,20 +14,6 @@ VARIES = {"eager": r"ProfilerStep#\d+|\n  .*"}  # rows in the order of their tim
 @pytest.fixture(autouse=True)
 def few(one_core):
     """Tiny layers."""
-
-
-def test_a_step_trains_and_each_form_alike():
-    found = []
-    for kwargs in ({}, {"compiled": compiled}, {"look": True}):
-        torch.manual_seed(0)
-        step = Training(16, 4, **kwargs)
-        before = step.loss_of(step.x).item()
-        for _ in range(20):
-            step()
-        found.append(step.loss_of(step.x).item())
-        assert found[-1] < before
-        assert (step.seen > 0) == step.look
-    assert found[1:] == pytest.approx(found[:1] * 2, rel=0.05 if programs.ON_GPU else 1e-3)  # bf16 there
 
 
 def test_names_inside_a_compiled_function_are_lost():
@@ -56,26 +31,3 @@ def test_launches_are_told_apart_by_their_place():
 
 def test_as_many_lengths_as_steps():
     assert len(lengths(lambda: torch.ones(8).add(1), warm_up=1)) == 4
-
-
-def test_each_step_is_called_as_often_as_asked():
-    calls = []
-    assert seconds(lambda: calls.append("step"), 5, after_each=lambda: calls.append("after")) > 0
-    assert calls == ["step", "after"] * 5
-
-
-def test_what_is_recorded_besides_makes_the_trace_larger():
-    step = Training(16, 4)
-    sizes = [cost(step, steps=3, **options)[2] for options in ({}, {"record_shapes": True}, {"with_stack": True})]
-    assert sizes == sorted(sizes) and sizes[0] > 0
-
-
-def test_a_line_for_each_option(monkeypatch):
-    monkeypatch.setattr(programs, "cost", lambda step, steps, **options: (2.0, 0.5, 0.25 * steps))
-    monkeypatch.setattr(programs, "seconds", lambda step, steps: steps * 1e-3)
-    head, alone, *rows = costs(Training(16, 4), 4)
-    assert re.split(" {2,}", alone) == ["no profiler", "1.000 ms"]
-    assert [re.split(" {2,}", row) for row in rows] == [
-        [name, "2.000 ms", "2.00 x", "0.50 s", "0.250 MB"] for name in programs.OPTIONS
-    ]
-    assert head.split("  ")[-1].strip() == "trace of a step"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from snippets.validation import timing_flush
-from snippets.validation.profiling_counters import Counted
+from snippets.validation.profiling_ncu import Counted
 from snippets.validation.timing_flush import flushes
 
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
