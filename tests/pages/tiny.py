@@ -43,7 +43,7 @@ def points(device):
 
 CASE = Case(points=points, prepare=add, question='Is it fast?')
 """,
-    source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
+    source_of(SCRIPT): "if __name__ == '__main__':\n    from kernels.add import add\n    print(add(1, 2))\n",
 }
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
 CEILING = {"rate": 4e12, "by": "Tensor.copy_", "time": TIMING}
