@@ -17,6 +17,7 @@ from docs.publish.markdown.fences import INCLUDE
 from docs.publish.markdown.pages import PAGES
 from docs.publish.markdown.scripts import package_of
 from docs.publish.site import notebooks
+from tests.benchmarks.functions import module_of
 from tests.benchmarks.imports import files, imported
 from tests.benchmarks.runner import discover
 from tests.benchmarks.source import ROOT
@@ -179,13 +180,14 @@ def test_what_runs_on_a_gpu_machine_needs_little():
 
 
 def scripts() -> list[str]:
-    """The snippets as modules, without those that another test of the pages runs.
+    """The snippets that do something as scripts, without those that another test of the pages runs.
 
     Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py; a tool
     of several files, the test of its `__main__.py`.
     """
     shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
-    alone = [source for source in sources("snippets") if source not in MERGED and copied(source) == source]
+    begin = [source for source in sources("snippets") if module_of(source, (ROOT / source).read_text()).runs]
+    alone = [source for source in begin if source not in MERGED and copied(source) == source]
     modules = [source.removesuffix(".py").replace("/", ".") for source in alone]
     return [module for module in modules if not any(f"{line} ".startswith(f"python -m {module} ") for line in shown)]
 
