@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from snippets.patterns.attention import Watch
 from snippets.patterns.attention_masks_agreement import inputs
 from snippets.patterns.attention_masks_local import in_chunks
 from snippets.patterns.attention_masks_rules import dense, formula, window
+from snippets.patterns.attention_watch import Watch
 
 
 @pytest.mark.parametrize(("tokens", "width"), [(8, 8), (12, 4), (6, 1)])
