@@ -11,6 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 # --8<-- [end:imports]
+from snippets.kernels.first_kernel_backward import with_backward
+from snippets.kernels.first_kernel_rows import any_layout, any_length, any_offset, offset_kernel, row_kernel
+from snippets.kernels.first_kernel_wide import any_width
 
 
 # --8<-- [start:eager]
@@ -56,175 +59,6 @@ def rounded_up(x: Tensor) -> Tensor:
 # --8<-- [end:rounded-up]
 
 
-# --8<-- [start:any-length]
-@triton.jit
-def masked_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    cols = tl.arange(0, BLOCK)
-    inside = cols < columns
-    x = tl.load(x_ptr + row * columns + cols, mask=inside, other=float("-inf")).to(tl.float32)
-    exps = tl.exp(x - tl.max(x, axis=0))
-    tl.store(y_ptr + row * columns + cols, exps / tl.sum(exps, axis=0), mask=inside)
-
-
-def any_length(x: Tensor) -> Tensor:
-    rows, columns = x.shape
-    y = torch.empty_like(x)
-    masked_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns))
-    return y
-
-
-# --8<-- [end:any-length]
-
-
-# --8<-- [start:any-layout]
-@triton.jit
-def strided_kernel(x_ptr, y_ptr, x_stride, columns, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    cols = tl.arange(0, BLOCK)
-    inside = cols < columns
-    x = tl.load(x_ptr + row * x_stride + cols, mask=inside, other=float("-inf")).to(tl.float32)
-    exps = tl.exp(x - tl.max(x, axis=0))
-    tl.store(y_ptr + row * columns + cols, exps / tl.sum(exps, axis=0), mask=inside)
-
-
-def as_rows(x: Tensor) -> Tensor:
-    """Any tensor as rows whose columns are neighbours in memory: a view where there is one, else a copy."""
-    rows = x.reshape(-1, x.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def any_layout(x: Tensor) -> Tensor:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # empty_like would take over the strides of x
-    x = as_rows(x)
-    rows, columns = x.shape
-    strided_kernel[(rows,)](x, y, x.stride(0), columns, BLOCK=triton.next_power_of_2(columns))
-    return y
-
-
-# --8<-- [end:any-layout]
-
-
-@triton.jit
-def row_kernel(x_ptr, y_ptr, x_stride, columns, BLOCK: tl.constexpr):
-    # --8<-- [start:any-offset]
-    row = tl.program_id(0).to(tl.int64)  # and so is every product with it
-    # --8<-- [end:any-offset]
-    cols = tl.arange(0, BLOCK)
-    inside = cols < columns
-    x = tl.load(x_ptr + row * x_stride + cols, mask=inside, other=float("-inf")).to(tl.float32)
-    exps = tl.exp(x - tl.max(x, axis=0))
-    tl.store(y_ptr + row * columns + cols, exps / tl.sum(exps, axis=0), mask=inside)
-
-
-def any_offset(x: Tensor) -> Tensor:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    x = as_rows(x)
-    rows, columns = x.shape
-    row_kernel[(rows,)](x, y, x.stride(0), columns, BLOCK=triton.next_power_of_2(columns))
-    return y
-
-
-# --8<-- [start:more-warps]
-def warps_for(block: int) -> int:
-    """8 numbers a thread and more: a warp has 32 threads, and a program at most 1024 on an NVIDIA GPU."""
-    return min(max(block // 1024, 4), 16)
-
-
-def more_warps(x: Tensor) -> Tensor:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    x = as_rows(x)
-    rows, columns = x.shape
-    block = triton.next_power_of_2(columns)
-    row_kernel[(rows,)](x, y, x.stride(0), columns, BLOCK=block, num_warps=warps_for(block))
-    return y
-
-
-# --8<-- [end:more-warps]
-
-
-# --8<-- [start:any-width]
-@triton.jit
-def wide_kernel(x_ptr, y_ptr, x_stride, columns, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    high = -3.4028234663852886e38  # the lowest fp32: had it been -inf, -inf - -inf would be NaN
-    total = 0.0
-    for start in range(0, columns, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * x_stride + cols, mask=cols < columns, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(high, tl.max(x, axis=0))
-        total = total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher), axis=0)
-        high = higher
-    for start in range(0, columns, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * x_stride + cols, mask=cols < columns, other=float("-inf")).to(tl.float32)
-        tl.store(y_ptr + row * columns + cols, tl.exp(x - high) / total, mask=cols < columns)
-
-
-WIDEST_TILE = 16384
-
-
-def any_width(x: Tensor) -> Tensor:
-    if x.shape[-1] <= WIDEST_TILE:
-        return more_warps(x)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    x = as_rows(x)
-    rows, columns = x.shape
-    wide_kernel[(rows,)](x, y, x.stride(0), columns, BLOCK=8192, num_warps=16)
-    return y
-
-
-# --8<-- [end:any-width]
-
-
-# --8<-- [start:gradient]
-@triton.jit
-def gradient_kernel(dy_ptr, y_ptr, dx_ptr, dy_stride, columns, BLOCK: tl.constexpr):
-    """dx = y * (dy - sum(dy * y)), the sum over the row."""
-    row = tl.program_id(0).to(tl.int64)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, columns, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        dy = tl.load(dy_ptr + row * dy_stride + cols, mask=cols < columns, other=0.0).to(tl.float32)
-        y = tl.load(y_ptr + row * columns + cols, mask=cols < columns, other=0.0).to(tl.float32)
-        sums += dy * y
-    total = tl.sum(sums, axis=0)
-    for start in range(0, columns, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        dy = tl.load(dy_ptr + row * dy_stride + cols, mask=cols < columns, other=0.0).to(tl.float32)
-        y = tl.load(y_ptr + row * columns + cols, mask=cols < columns, other=0.0).to(tl.float32)
-        tl.store(dx_ptr + row * columns + cols, y * (dy - total), mask=cols < columns)
-
-
-# --8<-- [end:gradient]
-
-
-# --8<-- [start:with-backward]
-class Softmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        y = any_width(x)
-        ctx.save_for_backward(y)  # not x: the gradient needs y alone
-        return y
-
-    @staticmethod
-    def backward(ctx, dy: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        dx = torch.empty_like(y)
-        dy = as_rows(dy)  # what comes back may have any strides: that of y.sum() is one number, expanded
-        rows, columns = dy.shape
-        block = min(triton.next_power_of_2(columns), 8192)
-        gradient_kernel[(rows,)](dy, y, dx, dy.stride(0), columns, BLOCK=block, num_warps=warps_for(block))
-        return dx
-
-
-def with_backward(x: Tensor) -> Tensor:
-    return Softmax.apply(x)
-
-
-# --8<-- [end:with-backward]
-
-
 STAGES = (first, rounded_up, any_length, any_layout, any_offset, any_width, with_backward)
 
 
@@ -257,17 +91,6 @@ def inputs(device: torch.device) -> dict[str, Tensor]:
         "every other row": numbers[:8:2],
         "1 x 1,500,000": torch.randn(1, 1_500_000, device=device),
     }
-
-
-# --8<-- [start:offsets]
-@triton.jit
-def offset_kernel(offset_ptr, stride):
-    row = tl.program_id(0)
-    tl.store(offset_ptr + row * 2, (row * stride).to(tl.int64))
-    tl.store(offset_ptr + row * 2 + 1, row.to(tl.int64) * stride)
-
-
-# --8<-- [end:offsets]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What each step of snippets/kernels/matmul_steps.py changes in the machine code for an H100, and in the traffic.
+"""What each step of matmul_steps.py changes in the machine code for an H100, and in the traffic.
 
 Run `python -m snippets.kernels.matmul_steps_code`; it needs no GPU. With one, and with NVIDIA's ncu, it also prints
 what the GPU counted.

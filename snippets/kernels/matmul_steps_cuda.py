@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from snippets.kernels.matmul_steps import checked
+from snippets.kernels.matmul_steps_tiles import checked
 
 SHARED = 4 * (128 + 256) * 64 * 2  # bytes of the tiles that the tensor cores' step keeps
 _SOURCE = Path(__file__).with_name("matmul_steps.cu")

@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from snippets.kernels.matmul_steps import checked, multiprocessors, place
+from snippets.kernels.matmul_steps_tiles import checked, multiprocessors, place
 
 # --8<-- [end:imports]
 

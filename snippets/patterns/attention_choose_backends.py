@@ -9,17 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from snippets.patterns.attention_choose import BACKENDS, only, why_not
-from snippets.patterns.attention_masks import (
-    Rule,
-    alibi_bias,
-    causal,
-    dense,
-    documents,
-    formula,
-    real_keys,
-    slopes,
-    window,
-)
+from snippets.patterns.attention_masks_alibi import alibi_bias, slopes
+from snippets.patterns.attention_masks_rules import Rule, causal, dense, documents, formula, real_keys, window
 
 ROWS, SIZE = 2, 128
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from snippets.patterns.attention_padding import flex, formula, make_blocks, make_mask, masked_loss, real_tokens
+from snippets.patterns.attention_padding import masked_loss
+from snippets.patterns.attention_padding_masks import flex, formula, make_blocks, make_mask, real_tokens
 from snippets.patterns.attention_padding_training import Model, collate
 
 HIDDEN = 0  # the token that stands for a hidden one

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snippets.patterns.attention_padding import Packing, make_packing, pack, spread_lengths, unpack, variable_length
+from snippets.patterns.attention_padding_varlen import (
+    Packing,
+    make_packing,
+    pack,
+    spread_lengths,
+    unpack,
+    variable_length,
+)
 
 
 # --8<-- [start:pack]

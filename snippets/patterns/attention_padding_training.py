@@ -11,14 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from snippets.patterns.attention_padding import (
-    causal_only,
-    make_packing,
-    masked_loss,
-    pack,
-    real_tokens,
-    variable_length,
-)
+from snippets.patterns.attention_padding import masked_loss
+from snippets.patterns.attention_padding_masks import causal_only, real_tokens
+from snippets.patterns.attention_padding_varlen import make_packing, pack, variable_length
 
 
 # --8<-- [start:model]

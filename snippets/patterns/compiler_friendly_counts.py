@@ -11,17 +11,11 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 
 from snippets.compiler.graph_breaks import break_log, cause
 from snippets.compiler.recompilation import guard_of
-from snippets.patterns.compiler_friendly import (
-    CALLS,
-    TEN,
-    CacheUncounted,
-    Counter,
-    Side,
-    answer,
-    exercise,
-    rewrite,
-    side,
-)
+from snippets.patterns.compiler_friendly import TEN, rewrite
+from snippets.patterns.compiler_friendly_pair import CALLS, Side, side
+from snippets.patterns.compiler_friendly_shapes import CacheUncounted
+from snippets.patterns.compiler_friendly_state import Counter
+from snippets.patterns.compiler_friendly_structures import answer, exercise
 
 
 # --8<-- [start:count]

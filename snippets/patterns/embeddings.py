@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.rope import rope
+from snippets.patterns.embeddings_rotary import heads, rotary_native, rotary_written
 from snippets.patterns.levels import Component, Shape, compiled, scripted
 
 
@@ -40,31 +41,6 @@ def positional_native(ids: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
 
 
 # --8<-- [end:positions]
-
-
-# --8<-- [start:rotary]
-def rotate_half(t: Tensor) -> Tensor:
-    first, second = t.chunk(2, -1)
-    return torch.cat((-second, first), -1)
-
-
-def rotary_written(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
-
-
-def rotated(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = t.chunk(2, -1)
-    return torch.cat((torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)), -1)
-
-
-def rotary_native(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    half = q.shape[-1] // 2
-    cos, sin = cos[..., :half].unsqueeze(1), sin[..., :half].unsqueeze(1)
-    return rotated(q, cos, sin), rotated(k, cos, sin)
-
-
-# --8<-- [end:rotary]
 
 
 # --8<-- [start:update]
@@ -106,16 +82,6 @@ def of_places(shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[st
     _, tokens, _, width = shape
     positions = torch.randn(2 * tokens, width, device=device).to(dtype)  # for texts of up to twice the length
     return {**of_tokens(shape, dtype, device), "positions": positions}
-
-
-def heads(shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    """Queries and keys as a projection leaves them, (batch, tokens, heads, head_dim), seen transposed; and tables."""
-    batch, tokens, own, shared, head_dim = shape
-    q, k = (torch.randn(batch, tokens, n, head_dim, device=device).to(dtype).transpose(1, 2) for n in (own, shared))
-    frequencies = 10000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
-    angles = torch.arange(1000, 1000 + tokens, device=device)[:, None] * frequencies  # at place 0 nothing is rotated
-    cos, sin = (torch.cat((t, t), -1)[None].to(dtype) for t in (angles.cos(), angles.sin()))
-    return {"q": q, "k": k, "cos": cos, "sin": sin}
 
 
 TABLES = {

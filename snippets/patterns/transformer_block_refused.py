@@ -11,7 +11,8 @@ import torch
 import torch._functorch.config
 from torch import Tensor
 
-from snippets.patterns.transformer_block import attend_inputs, attend_native, attend_written
+from snippets.patterns.transformer_block import attend_inputs
+from snippets.patterns.transformer_block_eager import attend_native, attend_written
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPE, DTYPE = ((4, 2048, 2048), torch.bfloat16) if DEVICE.type == "cuda" else ((1, 64, 256), torch.float32)

@@ -125,37 +125,50 @@ def components(root: Path) -> list[Component]:
 
 def _component(root: Path, name: str, snippet: str) -> Component:
     path = root / "snippets" / "patterns" / f"{snippet}.py"
-    tree = _parsed(path)
-    made: list[dict[str, ast.expr]] = []
-    for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and ast.unparse(node.value.func) == "Component"
-        ):
-            made.append({str(word.arg): word.value for word in node.value.keywords})
-    for words in made:
-        if ast.literal_eval(words["name"]) == name:
-            shapes = _literal(tree, words["shapes"])
-            sizes = {shape: "x".join(map(str, size)) for shape, size in shapes.items()}
-            levels = words["levels"]
-            assert isinstance(levels, ast.Dict)
-            lines = {
-                ast.literal_eval(level): lines_of(path, value, root)  # type: ignore[arg-type]
-                for level, value in zip(levels.keys, levels.values, strict=True)
-            }
-            return Component(name, f"patterns/{snippet.replace('_', '-')}", sizes, lines)
+    for file in (path, *_beside(path, root)):
+        tree = _parsed(file)
+        made: list[dict[str, ast.expr]] = []
+        for node in tree.body:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and ast.unparse(node.value.func) == "Component"
+            ):
+                made.append({str(word.arg): word.value for word in node.value.keywords})
+        for words in made:
+            if ast.literal_eval(words["name"]) == name:
+                shapes = _literal(tree, words["shapes"])
+                sizes = {shape: "x".join(map(str, size)) for shape, size in shapes.items()}
+                levels = words["levels"]
+                assert isinstance(levels, ast.Dict)
+                lines = {
+                    ast.literal_eval(level): lines_of(file, value, root)  # type: ignore[arg-type]
+                    for level, value in zip(levels.keys, levels.values, strict=True)
+                }
+                return Component(name, f"patterns/{snippet.replace('_', '-')}", sizes, lines)
     raise PublishError(f"{path.relative_to(root)}: expected a component {name!r}, as {TOOL} lists it")
 
 
+def _beside(path: Path, root: Path) -> list[Path]:
+    """The files of the same page that a file imports: linear_experts.py of linear.py."""
+    own = f"snippets.patterns.{path.stem}_"
+    modules = dict.fromkeys(each.module for each in imported(_parsed(path)) if each.module.startswith(own))
+    return [root / f"{module.replace('.', '/')}.py" for module in modules]
+
+
 def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
-    """Lines of code of what makes a level: what it takes of its file, and whole files of kernels/.
+    """Lines of code of what makes a level: what it takes of its page's files, and whole files of kernels/.
 
     A call, such as that of the compiler, is a line as well. Comments, docstrings and blank lines are none.
     """
-    tree, code = _parsed(path), _code(path)
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    files = _kernels(tree)
+    functions: dict[str, tuple[ast.FunctionDef | ast.ClassDef, set[int]]] = {}
+    files: dict[str, str] = {}
+    for file in (path, *_beside(path, root)):
+        tree, code = _parsed(file), _code(file)
+        functions = {
+            node.name: (node, code) for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        } | functions
+        files = _kernels(tree) | files
     seen: set[str] = set()
     total, waiting = 0, [expression]
     while waiting:
@@ -165,8 +178,9 @@ def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
                 continue
             seen.add(name)
             if name in functions:
-                total += sum(functions[name].lineno <= line <= (functions[name].end_lineno or 0) for line in code)
-                waiting += functions[name].body  # type: ignore[arg-type]
+                node, code = functions[name]
+                total += sum(node.lineno <= line <= (node.end_lineno or 0) for line in code)
+                waiting += node.body  # type: ignore[arg-type]
             elif name in files:
                 total += len(_code(root / files[name])) + _cuda_lines(root / files[name])
     return total + any(isinstance(node, ast.Call) for node in ast.walk(expression))

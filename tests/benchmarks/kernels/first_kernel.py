@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from snippets.kernels import first_kernel as stages
+from snippets.kernels import first_kernel_backward, first_kernel_rows, first_kernel_wide
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import ceiling, traffic
 from tests.benchmarks.case import Case, Point, Workload
@@ -53,13 +54,13 @@ def prepare(point: Point, device: torch.device) -> Workload:
             "eager": lambda: eager,
             "written-out": lambda: stages.written_out,
             "first": lambda: stages.first,
-            "any-length": lambda: stages.any_length,
+            "any-length": lambda: first_kernel_rows.any_length,
             "copied": lambda: copied,
-            "any-layout": lambda: stages.any_layout,
-            "any-offset": lambda: stages.any_offset,
-            "more-warps": lambda: stages.more_warps,
-            "any-width": lambda: stages.any_width,
-            "with-backward": lambda: stages.with_backward,
+            "any-layout": lambda: first_kernel_rows.any_layout,
+            "any-offset": lambda: first_kernel_rows.any_offset,
+            "more-warps": lambda: first_kernel_wide.more_warps,
+            "any-width": lambda: first_kernel_wide.any_width,
+            "with-backward": lambda: first_kernel_backward.with_backward,
             "ours": lambda: kernel.softmax,
         },
         bytes_read=(3 if both else 1) * nbytes,  # a step reads x in forward, y and dy in backward
@@ -74,7 +75,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 def copied(x: Tensor) -> Tensor:
     """The kernel that knows no strides, after a copy."""
-    return stages.any_length(x.contiguous())
+    return first_kernel_rows.any_length(x.contiguous())
 
 
 def wrong_functions(both: bool) -> Mapping[str, sides.Function]:

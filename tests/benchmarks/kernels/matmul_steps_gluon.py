@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from snippets.kernels import matmul_steps, matmul_steps_gluon
+from snippets.kernels import matmul_steps_descriptors, matmul_steps_gluon
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
-STEPS = {"cublas": torch.mm, "in-parts": matmul_steps.in_parts, "gluon": matmul_steps_gluon.gluon}
+STEPS = {"cublas": torch.mm, "in-parts": matmul_steps_descriptors.in_parts, "gluon": matmul_steps_gluon.gluon}
 SIZES = {"4096": (4096, 4096, 4096), "8192": (8192, 8192, 8192), "wide": (8192, 4096, 14336)}  # rows, inner, columns
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from snippets.patterns.activations import COMPONENTS, gelu_native, gelu_tanh_native, silu_native, swiglu_native
-from snippets.patterns.activations import quick_gelu_native as quick
+from snippets.patterns.activations import COMPONENTS, swiglu_native
+from snippets.patterns.activations_forms import gelu_native, gelu_tanh_native, silu_native
+from snippets.patterns.activations_forms import quick_gelu_native as quick
 from tests.benchmarks import levels, wrong
 from tests.benchmarks.case import Case, Point, Workload
 

@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.attention.varlen import varlen_attn
 
 from snippets.patterns import attention_choose as choose
-from snippets.patterns import attention_masks as masks
+from snippets.patterns import attention_masks_rules
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
@@ -94,10 +94,10 @@ class Rule:
         real: (rows, queries), the queries whose results count; all where it is not given.
     """
 
-    sees: masks.Rule
+    sees: attention_masks_rules.Rule
     ways: dict[str, Way]
-    mistakes: dict[str, masks.Rule]
-    needed: masks.Rule | None = None
+    mistakes: dict[str, attention_masks_rules.Rule]
+    needed: attention_masks_rules.Rule | None = None
     real: Tensor | None = None
 
 
@@ -130,15 +130,17 @@ def prepare(point: Point, device: torch.device) -> Workload:
         way = Way(lambda: attend)
         return lambda baseline: results(way, build(way)())
 
-    mask = masks.dense(rule.sees, rows, queries, tokens, device)
-    seen = masks.dense(rule.needed or rule.sees, rows, queries, tokens, device).expand(rows, 1, queries, tokens)
+    mask = attention_masks_rules.dense(rule.sees, rows, queries, tokens, device)
+    seen = attention_masks_rules.dense(rule.needed or rule.sees, rows, queries, tokens, device).expand(
+        rows, 1, queries, tokens
+    )
     q, kv = (n * t.numel() * dtype.itemsize for n, t in ((1, inputs[0]), (2, inputs[1])))
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return in_pieces(q, k, v, mask)
 
-    def mistaken(other: masks.Rule) -> Attend:
-        return lambda q, k, v: in_pieces(q, k, v, masks.dense(other, rows, queries, tokens, device))
+    def mistaken(other: attention_masks_rules.Rule) -> Attend:
+        return lambda q, k, v: in_pieces(q, k, v, attention_masks_rules.dense(other, rows, queries, tokens, device))
 
     products = {"forward": 2, "backward": 5, "both": 7}[point.direction]
     ways = {"formula": Way(lambda: plain)} | rule.ways
@@ -197,14 +199,16 @@ def in_pieces(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """The formula, some rows and heads at a time, so that their scores fit."""
     rows, heads = k.shape[:2]
     if q.shape[:3].numel() * k.shape[2] <= PIECE or rows == heads == 1:
-        return masks.formula(q, k, v, mask)
+        return attention_masks_rules.formula(q, k, v, mask)
     dim = 0 if rows > 1 else 1
     halves = [t.chunk(2, dim) for t in (q, k, v)]
     halves.append(mask.chunk(2) if dim == 0 and len(mask) > 1 else (mask, mask))
     return torch.cat([in_pieces(*half) for half in zip(*halves, strict=True)], dim)
 
 
-def in_float64(inputs: list[Tensor], incoming: Tensor, sees: masks.Rule, real: Tensor, names: tuple) -> Results:
+def in_float64(
+    inputs: list[Tensor], incoming: Tensor, sees: attention_masks_rules.Rule, real: Tensor, names: tuple
+) -> Results:
     """One head of k and v and some queries at a time, with the heads of q that read it: else scores fill the memory."""
     rows, heads, queries = incoming.shape[:3]
     kv_heads, keys = inputs[1].shape[1:3]
@@ -212,7 +216,9 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, sees: masks.Rule, real: T
     training = len(names) > 1
     for begin in range(0, queries, BLOCK):
         of_block = slice(begin, min(begin + BLOCK, queries))
-        mask = masks.dense(masks.after(begin, sees), rows, of_block.stop - begin, keys, incoming.device)
+        mask = attention_masks_rules.dense(
+            attention_masks_rules.after(begin, sees), rows, of_block.stop - begin, keys, incoming.device
+        )
         for row, head in ((row, head) for row in range(rows) for head in range(kv_heads)):
             of_q = (slice(row, row + 1), slice(head * heads // kv_heads, (head + 1) * heads // kv_heads), of_block)
             of_kv = (slice(row, row + 1), slice(head, head + 1))
@@ -220,7 +226,7 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, sees: masks.Rule, real: T
             q, k, v = leaves = [
                 t[at].detach().double().requires_grad_(training) for t, at in zip(inputs, places, strict=True)
             ]
-            found = masks.formula(q, k, v, mask[[row % len(mask)]])
+            found = attention_masks_rules.formula(q, k, v, mask[[row % len(mask)]])
             output[of_q] = found.detach()
             if training:
                 parts = torch.autograd.grad(found, leaves, incoming[of_q].double())
@@ -239,15 +245,19 @@ def by_sdpa(**how: object) -> dict[str, Way]:
     return {"default": Way(lambda: partial(F.scaled_dot_product_attention, **how))} | alone
 
 
-def by_flex(sees: masks.Rule | None, rows: int | None, queries: int, keys: int, device: torch.device) -> dict[str, Way]:
+def by_flex(
+    sees: attention_masks_rules.Rule | None, rows: int | None, queries: int, keys: int, device: torch.device
+) -> dict[str, Way]:
     """FlexAttention, compiled: by its Triton kernels, and by FlashAttention 4. Block masks are made once."""
 
     def find(**how: object) -> Attend:
         def attention(q: Tensor, k: Tensor, v: Tensor, **all_of_it: object) -> Tensor:
             return flex_attention(q, k, v, **all_of_it)  # type: ignore[arg-type]
 
-        blocks = None if sees is None else masks.blocks(sees, rows, queries, keys, device)
-        return partial(masks.flex, mask=blocks, attend=torch.compile(own(attention), dynamic=False), **how)  # type: ignore[arg-type]
+        blocks = None if sees is None else attention_masks_rules.blocks(sees, rows, queries, keys, device)
+        return partial(
+            attention_masks_rules.flex, mask=blocks, attend=torch.compile(own(attention), dynamic=False), **how
+        )  # type: ignore[arg-type]
 
     return {"flex": Way(find), "flex-flash": Way(partial(find, kernel_options={"BACKEND": "FLASH"}))}
 
@@ -332,7 +342,7 @@ def one_more(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return key <= query + 1
 
 
-def but_the_last(keys: int) -> masks.Rule:
+def but_the_last(keys: int) -> attention_masks_rules.Rule:
     """All keys but the last sixteenth."""
     return lambda row, head, query, key: (query >= 0) & (key < keys - keys // 16)
 
@@ -340,9 +350,9 @@ def but_the_last(keys: int) -> masks.Rule:
 def causal(rows: int, tokens: int, device: torch.device) -> Rule:
     packed = Packed([tokens] * rows, device, rows)
     return Rule(
-        masks.causal,
+        attention_masks_rules.causal,
         by_sdpa(is_causal=True)
-        | by_flex(masks.causal, None, tokens, tokens, device)
+        | by_flex(attention_masks_rules.causal, None, tokens, tokens, device)
         | by_varlen(packed, packed, (-1, 0))
         | by_flash4(causal=True)
         | by_others(is_causal=True),
@@ -359,7 +369,7 @@ def full(rows: int, tokens: int, device: torch.device) -> Rule:
         | by_varlen(packed, packed, (-1, -1))
         | by_flash4()
         | by_others(),
-        {"causal": masks.causal, "the last keys not seen": but_the_last(tokens)},
+        {"causal": attention_masks_rules.causal, "the last keys not seen": but_the_last(tokens)},
     )
 
 
@@ -367,7 +377,7 @@ def padding(rows: int, tokens: int, device: torch.device) -> Rule:
     """Rows of a quarter to all of the tokens, padding behind them, and not causal."""
     lengths = [tokens * (row + 1) // rows for row in range(rows)]
     at = torch.tensor(lengths, device=device)
-    sees = masks.real_keys(at)
+    sees = attention_masks_rules.real_keys(at)
     real = torch.arange(tokens, device=device) < at[:, None]
     packed = Packed(lengths, device, rows, real)
 
@@ -376,11 +386,11 @@ def padding(rows: int, tokens: int, device: torch.device) -> Rule:
 
     return Rule(
         sees,
-        by_sdpa(attn_mask=masks.dense(sees, rows, tokens, tokens, device))
+        by_sdpa(attn_mask=attention_masks_rules.dense(sees, rows, tokens, tokens, device))
         | by_flex(both_real, rows, tokens, tokens, device)
         | by_varlen(packed, packed, (-1, -1))
         | by_flash4(packed),
-        {"padding seen": everything, "lengths of other rows": masks.real_keys(at.flip(0))},
+        {"padding seen": everything, "lengths of other rows": attention_masks_rules.real_keys(at.flip(0))},
         needed=both_real,
         real=real,
     )
@@ -388,17 +398,17 @@ def padding(rows: int, tokens: int, device: torch.device) -> Rule:
 
 def window(rows: int, tokens: int, device: torch.device) -> Rule:
     width = tokens // WINDOWS
-    sees, packed = masks.window(width), Packed([tokens] * rows, device, rows)
+    sees, packed = attention_masks_rules.window(width), Packed([tokens] * rows, device, rows)
     return Rule(
         sees,
-        by_sdpa(attn_mask=masks.dense(sees, 1, tokens, tokens, device))
+        by_sdpa(attn_mask=attention_masks_rules.dense(sees, 1, tokens, tokens, device))
         | by_flex(sees, None, tokens, tokens, device)
         | by_varlen(packed, packed, (width - 1, 0))
         | by_flash4(causal=True, window_size=(width - 1, 0)),
         {
-            "a key too many": masks.window(width + 1),
-            "a key too few": masks.window(width - 1),
-            "no window": masks.causal,
+            "a key too many": attention_masks_rules.window(width + 1),
+            "a key too few": attention_masks_rules.window(width - 1),
+            "no window": attention_masks_rules.causal,
         },
     )
 
@@ -406,16 +416,16 @@ def window(rows: int, tokens: int, device: torch.device) -> Rule:
 def documents(rows: int, tokens: int, device: torch.device) -> Rule:
     lengths = choose.spread(tokens, max(3, tokens // DOCUMENT))
     of_token = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(lengths, device=device))
-    sees, packed = masks.documents(of_token.expand(rows, -1)), Packed(lengths * rows, device, rows)
+    sees, packed = attention_masks_rules.documents(of_token.expand(rows, -1)), Packed(lengths * rows, device, rows)
     return Rule(
         sees,
-        by_sdpa(attn_mask=masks.dense(sees, rows, tokens, tokens, device))
+        by_sdpa(attn_mask=attention_masks_rules.dense(sees, rows, tokens, tokens, device))
         | by_flex(sees, rows, tokens, tokens, device)
         | by_varlen(packed, packed, (-1, 0))
         | by_flash4(packed, causal=True),
         {
-            "documents see those before": masks.causal,
-            "boundaries off by one": masks.documents(of_token.roll(1).expand(rows, -1)),
+            "documents see those before": attention_masks_rules.causal,
+            "boundaries off by one": attention_masks_rules.documents(of_token.roll(1).expand(rows, -1)),
         },
     )
 
@@ -430,7 +440,7 @@ def decode(rows: int, tokens: int, device: torch.device) -> Rule:
         | by_varlen(q, kv, (-1, -1))
         | by_flash4()
         | by_others(enable_gqa=True),
-        {"is_causal": masks.causal, "the last keys not seen": but_the_last(tokens)},
+        {"is_causal": attention_masks_rules.causal, "the last keys not seen": but_the_last(tokens)},
     )
 
 

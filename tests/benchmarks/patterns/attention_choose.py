@@ -9,7 +9,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from snippets.patterns import attention_choose as choose
-from snippets.patterns import attention_masks as masks
+from snippets.patterns import (
+    attention_masks_alibi,
+    attention_masks_decode,
+    attention_masks_local,
+    attention_masks_rules,
+)
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -129,25 +134,27 @@ class Said:
     ) -> None:
         self.mask, self.ways, self.mistakes, self.filled = mask, ways, mistakes, filled
         self.exact = exact  # the bias in float64
-        self.formula = partial(masks.formula, mask=mask, bias=bias)
+        self.formula = partial(attention_masks_rules.formula, mask=mask, bias=bias)
 
 
-def by_flex(rule: masks.Rule, rows: int | None, queries: int, keys: int, device: torch.device, **how: object) -> Way:
+def by_flex(
+    rule: attention_masks_rules.Rule, rows: int | None, queries: int, keys: int, device: torch.device, **how: object
+) -> Way:
     """Compiled, with a block mask that is made once."""
-    blocks = masks.blocks(rule, rows, queries, keys, device)
+    blocks = attention_masks_rules.blocks(rule, rows, queries, keys, device)
 
     def attention(q: Tensor, k: Tensor, v: Tensor, **all_of_it: object) -> Tensor:
         return flex_attention(q, k, v, **all_of_it)
 
-    return partial(masks.flex, mask=blocks, attend=torch.compile(own(attention), dynamic=False), **how)
+    return partial(attention_masks_rules.flex, mask=blocks, attend=torch.compile(own(attention), dynamic=False), **how)
 
 
 def by_backends(*names: str, **how: object) -> Ways:
     return {name: lambda name=name: partial(choose.only, choose.BACKENDS[name], **how) for name in names}  # type: ignore[misc]
 
 
-def other_mask(rule: masks.Rule, rows: int, queries: int, keys: int, device: torch.device) -> Way:
-    return partial(masks.formula, mask=masks.dense(rule, rows, queries, keys, device))
+def other_mask(rule: attention_masks_rules.Rule, rows: int, queries: int, keys: int, device: torch.device) -> Way:
+    return partial(attention_masks_rules.formula, mask=attention_masks_rules.dense(rule, rows, queries, keys, device))
 
 
 def everywhere(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -162,15 +169,15 @@ def one_more(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def say_causal(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
-    mask = masks.dense(masks.causal, 1, tokens, tokens, device)
+    mask = attention_masks_rules.dense(attention_masks_rules.causal, 1, tokens, tokens, device)
     every = (1, tokens, tokens, device)
     return Said(
         mask,
         {
             "flag": lambda: partial(F.scaled_dot_product_attention, is_causal=True),
-            "mask": lambda: partial(masks.with_mask, mask=mask),
+            "mask": lambda: partial(attention_masks_rules.with_mask, mask=mask),
             **by_backends("flash", "cudnn", "efficient", is_causal=True),
-            "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device),
+            "flex": lambda: by_flex(attention_masks_rules.causal, None, tokens, tokens, device),
         },
         {"the future not masked": other_mask(everywhere, *every), "one key too many": other_mask(one_more, *every)},
     )
@@ -178,7 +185,7 @@ def say_causal(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: t
 
 def say_window(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     width = tokens // WIDTH
-    mask = masks.dense(masks.window(width), 1, tokens, tokens, device)
+    mask = attention_masks_rules.dense(attention_masks_rules.window(width), 1, tokens, tokens, device)
     every = (1, tokens, tokens, device)
     row = choose.make_row([tokens] * rows, device)
 
@@ -188,37 +195,43 @@ def say_window(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: t
     return Said(
         mask,
         {
-            "mask": lambda: partial(masks.with_mask, mask=mask),
+            "mask": lambda: partial(attention_masks_rules.with_mask, mask=mask),
             **by_backends("cudnn", "efficient", attn_mask=mask),
-            "chunks": lambda: partial(masks.in_chunks, width=width),
-            "flex": lambda: by_flex(masks.window(width), None, tokens, tokens, device),
+            "chunks": lambda: partial(attention_masks_local.in_chunks, width=width),
+            "flex": lambda: by_flex(attention_masks_rules.window(width), None, tokens, tokens, device),
             "varlen": lambda: varlen,
         },
         {
-            "a key too many": other_mask(masks.window(width + 1), *every),
-            "a key too few": other_mask(masks.window(width - 1), *every),
-            "no window": other_mask(masks.causal, *every),
+            "a key too many": other_mask(attention_masks_rules.window(width + 1), *every),
+            "a key too few": other_mask(attention_masks_rules.window(width - 1), *every),
+            "no window": other_mask(attention_masks_rules.causal, *every),
         },
     )
 
 
 def say_alibi(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
-    mask = masks.dense(masks.causal, 1, tokens, tokens, device)
-    slope = masks.slopes(heads, device)
-    bias = masks.alibi_bias(slope, mask[0, 0], dtype)[None]
+    mask = attention_masks_rules.dense(attention_masks_rules.causal, 1, tokens, tokens, device)
+    slope = attention_masks_alibi.slopes(heads, device)
+    bias = attention_masks_alibi.alibi_bias(slope, mask[0, 0], dtype)[None]
 
     def with_slopes(other: Tensor) -> Way:
-        return partial(masks.formula, mask=mask, bias=masks.alibi_bias(other, mask[0, 0], dtype)[None])
+        return partial(
+            attention_masks_rules.formula,
+            mask=mask,
+            bias=attention_masks_alibi.alibi_bias(other, mask[0, 0], dtype)[None],
+        )
 
     return Said(
         mask,
         {
-            "bias": lambda: partial(masks.with_mask, mask=bias),
+            "bias": lambda: partial(attention_masks_rules.with_mask, mask=bias),
             **by_backends("cudnn", "efficient", attn_mask=bias),
-            "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device, score_mod=masks.alibi(slope)),
+            "flex": lambda: by_flex(
+                attention_masks_rules.causal, None, tokens, tokens, device, score_mod=attention_masks_alibi.alibi(slope)
+            ),
         },
         {
-            "no bias": partial(masks.formula, mask=mask),
+            "no bias": partial(attention_masks_rules.formula, mask=mask),
             "the other sign": with_slopes(-slope),
             "slopes in the other order": with_slopes(slope.flip(0)),
         },
@@ -230,8 +243,8 @@ def say_alibi(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: to
 def say_documents(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     lengths = choose.spread(tokens, max(3, tokens // DOCUMENT))
     document = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(lengths, device=device))
-    rule = masks.documents(document.expand(rows, -1))
-    mask = masks.dense(rule, 1, tokens, tokens, device)  # all rows alike
+    rule = attention_masks_rules.documents(document.expand(rows, -1))
+    mask = attention_masks_rules.dense(rule, 1, tokens, tokens, device)  # all rows alike
     row = choose.make_row(lengths * rows, device)
 
     def of_rows(way: Way) -> Way:
@@ -240,36 +253,36 @@ def say_documents(rows: int, tokens: int, heads: int, dtype: torch.dtype, device
     return Said(
         mask,
         {
-            "mask": lambda: partial(masks.with_mask, mask=mask),
+            "mask": lambda: partial(attention_masks_rules.with_mask, mask=mask),
             **by_backends("cudnn", "efficient", attn_mask=mask),
-            "alone": lambda: partial(masks.each_alone, lengths=lengths),
+            "alone": lambda: partial(attention_masks_local.each_alone, lengths=lengths),
             "flex": lambda: by_flex(rule, rows, tokens, tokens, device),
             "varlen": lambda: of_rows(partial(choose.packed, row=row)),
             "nested": lambda: of_rows(partial(choose.nested, row=row, shortest=min(lengths))),
         },
         {
-            "documents see those before": other_mask(masks.causal, 1, tokens, tokens, device),
+            "documents see those before": other_mask(attention_masks_rules.causal, 1, tokens, tokens, device),
             "boundaries off by one": other_mask(
-                masks.documents(document.roll(1).expand(rows, -1)), 1, tokens, tokens, device
+                attention_masks_rules.documents(document.roll(1).expand(rows, -1)), 1, tokens, tokens, device
             ),
         },
     )
 
 
 def say_grouped(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
-    mask = masks.dense(masks.causal, 1, tokens, tokens, device)
+    mask = attention_masks_rules.dense(attention_masks_rules.causal, 1, tokens, tokens, device)
     return Said(
         mask,
         {
-            "flag": lambda: partial(masks.grouped, is_causal=True),
+            "flag": lambda: partial(attention_masks_decode.grouped, is_causal=True),
             "repeated": lambda: partial(choose.repeated, is_causal=True),
-            "mask": lambda: partial(masks.grouped, attn_mask=mask),
+            "mask": lambda: partial(attention_masks_decode.grouped, attn_mask=mask),
             **by_backends("flash", "cudnn", "efficient", is_causal=True, enable_gqa=True),
-            "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device),
+            "flex": lambda: by_flex(attention_masks_rules.causal, None, tokens, tokens, device),
         },
         {
             "the future not masked": other_mask(everywhere, 1, tokens, tokens, device),
-            "heads in another order": out_of_order(partial(masks.formula, mask=mask), GROUP),
+            "heads in another order": out_of_order(partial(attention_masks_rules.formula, mask=mask), GROUP),
         },
     )
 
@@ -282,27 +295,27 @@ def out_of_order(way: Way, group: int) -> Way:
 def say_cross(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     queries = tokens // FEWER
     lengths = torch.tensor([round(tokens * (row + 1) / rows) for row in range(rows)], device=device)
-    mask = masks.dense(masks.real_keys(lengths), rows, queries, tokens, device)
+    mask = attention_masks_rules.dense(attention_masks_rules.real_keys(lengths), rows, queries, tokens, device)
     every = (rows, queries, tokens, device)
     return Said(
         mask,
         {
-            "mask": lambda: partial(masks.with_mask, mask=mask),
+            "mask": lambda: partial(attention_masks_rules.with_mask, mask=mask),
             **by_backends("cudnn", "efficient", attn_mask=mask),
-            "flex": lambda: by_flex(masks.real_keys(lengths), rows, queries, tokens, device),
+            "flex": lambda: by_flex(attention_masks_rules.real_keys(lengths), rows, queries, tokens, device),
         },
-        {"padding seen": other_mask(everywhere, *every), "causal": other_mask(masks.causal, *every)},
+        {"padding seen": other_mask(everywhere, *every), "causal": other_mask(attention_masks_rules.causal, *every)},
     )
 
 
 def say_decode(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     filled = tokens - tokens // ROOM
     lengths = torch.full((rows,), filled, device=device)
-    mask = masks.dense(masks.real_keys(lengths), rows, 1, tokens, device)
-    first = masks.real_keys(torch.ones_like(lengths))
+    mask = attention_masks_rules.dense(attention_masks_rules.real_keys(lengths), rows, 1, tokens, device)
+    first = attention_masks_rules.real_keys(torch.ones_like(lengths))
 
     def folded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return masks.heads_as_queries(q, k[:, :, :filled], v[:, :, :filled])
+        return attention_masks_decode.heads_as_queries(q, k[:, :, :filled], v[:, :, :filled])
 
     def alone(backend: str) -> Way:
         with_flag = partial(choose.only, choose.BACKENDS[backend], enable_gqa=True)
@@ -311,18 +324,18 @@ def say_decode(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: t
     return Said(
         mask,
         {
-            "mask": lambda: partial(masks.grouped, attn_mask=mask),
+            "mask": lambda: partial(attention_masks_decode.grouped, attn_mask=mask),
             "filled": lambda: partial(choose.filled_part, filled=filled),
             "folded": lambda: folded,
             "flash": lambda: alone("flash"),
             "cudnn": lambda: alone("cudnn"),
             "efficient": lambda: alone("efficient"),
-            "flex": lambda: by_flex(masks.real_keys(lengths), rows, 1, tokens, device),
+            "flex": lambda: by_flex(attention_masks_rules.real_keys(lengths), rows, 1, tokens, device),
         },
         {
             "empty places seen": other_mask(everywhere, rows, 1, tokens, device),
             "is_causal": other_mask(first, rows, 1, tokens, device),
-            "heads in another order": out_of_order(partial(masks.formula, mask=mask), GROUP),
+            "heads in another order": out_of_order(partial(attention_masks_rules.formula, mask=mask), GROUP),
         },
         filled=filled / tokens,
     )
@@ -355,7 +368,7 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
                 t[at].detach().double()[None].requires_grad_(training) for t, at in zip(inputs, here, strict=True)
             ]
             bias = None if say.exact is None else -say.exact[of_q[1], None, None] * apart
-            output = masks.formula(leaves[0], leaves[1], leaves[2], mask=mask, bias=bias)
+            output = attention_masks_rules.formula(leaves[0], leaves[1], leaves[2], mask=mask, bias=bias)
             grads = torch.autograd.grad(output, leaves, incoming[of_q].double()[None]) if training else ()
             for t, at, part in zip(found, (of_q, *here), (output.detach(), *grads), strict=False):
                 t[at] = part[0]

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from snippets.patterns import attention_padding as padding
-from snippets.patterns.attention_padding import make_blocks, make_mask, make_packing, pack, spread_lengths
+from snippets.patterns import attention_padding_masks as masks
+from snippets.patterns import attention_padding_varlen as varlen
+from snippets.patterns.attention_padding_masks import make_blocks, make_mask
 from snippets.patterns.attention_padding_packing import packed_inside
+from snippets.patterns.attention_padding_varlen import make_packing, pack, spread_lengths
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -53,7 +55,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     shape = (rows, tokens, heads, SIZE if device.type == "cuda" else 16)
     inputs = [torch.randn(shape, device=device).to(dtype) for _ in range(3)]
     everywhere = torch.randn(shape, device=device).to(dtype)
-    incoming = everywhere * padding.real_tokens(lengths, tokens)[..., None, None]
+    incoming = everywhere * masks.real_tokens(lengths, tokens)[..., None, None]
     mask = make_mask(lengths, tokens, causal)
 
     names = ("output", "q.grad", "k.grad", "v.grad")
@@ -80,19 +82,19 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     def compiled() -> Way:
         attend = torch.compile(flex_attention, dynamic=False)
-        return partial(padding.flex, blocks=make_blocks(lengths, tokens, causal), attend=attend)
+        return partial(masks.flex, blocks=make_blocks(lengths, tokens, causal), attend=attend)
 
-    formula, neighbours = partial(padding.formula, mask=mask), mask.roll(1, -1)
+    formula, neighbours = partial(masks.formula, mask=mask), mask.roll(1, -1)
     not_right = {
         "5% too large": wrongly(wrong.scaled(formula)),
         "scores 10% too large": wrongly(lambda q, k, v: formula(1.1 * q, k, v)),
-        "the mask moved by one": wrongly(partial(padding.formula, mask=neighbours)),
+        "the mask moved by one": wrongly(partial(masks.formula, mask=neighbours)),
     }
     if causal:
-        not_right["the future not masked"] = wrongly(partial(padding.formula, mask=make_mask(lengths, tokens, False)))
+        not_right["the future not masked"] = wrongly(partial(masks.formula, mask=make_mask(lengths, tokens, False)))
     else:
-        not_right["padding looked at"] = wrongly(partial(padding.formula, mask=torch.ones_like(mask)))
-        not_right["causal"] = wrongly(partial(padding.formula, mask=make_mask(lengths, tokens, True)))
+        not_right["padding looked at"] = wrongly(partial(masks.formula, mask=torch.ones_like(mask)))
+        not_right["causal"] = wrongly(partial(masks.formula, mask=make_mask(lengths, tokens, True)))
     if training and not causal:
         not_right["a gradient at padding"] = wrongly(formula, everywhere)
     work = sum(length * (length + 1) / 2 if causal else length**2 for length in on_the_host.tolist())
@@ -100,14 +102,14 @@ def prepare(point: Point, device: torch.device) -> Workload:
     return Workload(
         variants={
             "formula": padded(lambda: formula),
-            "mask": padded(lambda: partial(padding.with_mask, mask=mask)),
-            "mask-float": padded(lambda: partial(padding.with_mask, mask=padding.as_float(mask, dtype))),
-            **({"causal-only": padded(lambda: padding.causal_only)} if causal else {}),
+            "mask": padded(lambda: partial(masks.with_mask, mask=mask)),
+            "mask-float": padded(lambda: partial(masks.with_mask, mask=masks.as_float(mask, dtype))),
+            **({"causal-only": padded(lambda: masks.causal_only)} if causal else {}),
             "flex": padded(compiled),
-            "packed-inside": padded(lambda: partial(padding.packed_inside, packing=packing, causal=causal)),
+            "packed-inside": padded(lambda: partial(varlen.packed_inside, packing=packing, causal=causal)),
             "packed-gradient": padded(lambda: partial(packed_inside, packing=packing, causal=causal)),
-            "varlen": packed(padding.variable_length),
-            "nested": packed(padding.nested),
+            "varlen": packed(varlen.variable_length),
+            "nested": packed(varlen.nested),
         },
         baseline="formula",
         reference=lambda: in_float64(inputs, incoming, on_the_host, causal, training),

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snippets.patterns.compiler_friendly import TEN, Rewrite, Side, rewrite
+from snippets.patterns.compiler_friendly import TEN, rewrite
+from snippets.patterns.compiler_friendly_pair import Rewrite, Side
 from tests.benchmarks.bounds import bound, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 

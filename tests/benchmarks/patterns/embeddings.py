@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns import embeddings as page
+from snippets.patterns import embeddings_rotary
 from tests.benchmarks import levels
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
@@ -219,8 +220,8 @@ WRONG: levels.Wrong = {
     },
     "rotary": {
         "not rotated": lambda q, k, cos, sin: (1 * q, 1 * k),
-        "keys not rotated": lambda q, k, cos, sin: (page.rotary_native(q, k, cos, sin)[0], 1 * k),
-        "rotated the other way": lambda q, k, cos, sin: page.rotary_native(q, k, cos, -sin),
+        "keys not rotated": lambda q, k, cos, sin: (embeddings_rotary.rotary_native(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: embeddings_rotary.rotary_native(q, k, cos, -sin),
     },
 }
 

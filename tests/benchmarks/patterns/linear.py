@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns import linear as page
+from snippets.patterns import linear_batched, linear_epilogue, linear_experts, linear_operands
 from snippets.patterns.levels import Function, compiled, largest_summands, step
 from tests.benchmarks import levels, sides, wrong
 from tests.benchmarks.bounds import bound, gpu
@@ -80,8 +81,8 @@ def of_layouts(point: Point, device: torch.device) -> Workload:
     """One product. A copy of the weight that is made in the call is a side of its own."""
     rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x, weight = page.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
-    stored = page.layouts(x, weight)
+    x, weight = linear_operands.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    stored = linear_operands.layouts(x, weight)
 
     def copied(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight.contiguous())
@@ -112,7 +113,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
     """A step with the sizes as they are, and with both made larger: the inputs of that have zeros at their ends."""
     rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x, weight = page.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    x, weight = linear_operands.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
     incoming = torch.randn(rows, columns, device=device).to(dtype)
 
     def call(function: Function, *given: Tensor) -> Call:
@@ -133,7 +134,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
     def spoilt(function: Function) -> Callable[[Results], Results]:
         return lambda baseline: results(call(function, x, weight, incoming)())
 
-    padded = page.larger(weight)
+    padded = linear_operands.larger(weight)
     wide_x = F.pad(x, (0, padded.shape[1] - inner))
     wide_incoming = F.pad(incoming, (0, padded.shape[0] - columns))
     itemsize = dtype.itemsize
@@ -162,7 +163,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
 
 
 def without_the_last(x: Tensor, weight: Tensor, ends: Tensor, sizes: list[int]) -> Tensor:
-    y = page.experts_written(x, weight, ends, sizes)
+    y = linear_experts.experts_written(x, weight, ends, sizes)
     return torch.cat((y[: -sizes[-1]], 0 * y[-sizes[-1] :]))
 
 
@@ -180,21 +181,23 @@ WRONG: levels.Wrong = {
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
     "linear_gelu": {
-        "last tile not written": wrong.changed(page.linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "no bias": lambda x, weight, bias: page.linear_gelu_native(x, weight, 0 * bias),
+        "last tile not written": wrong.changed(
+            linear_epilogue.linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))
+        ),
+        "no bias": lambda x, weight, bias: linear_epilogue.linear_gelu_native(x, weight, 0 * bias),
         "SiLU for GELU": lambda x, weight, bias: F.silu(F.linear(x, weight, bias)),
     },
     "batched": {
-        "last tile not written": wrong.changed(page.batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "last tile not written": wrong.changed(linear_batched.batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
         "the weight not transposed": lambda x, weight: torch.bmm(x, weight),
-        "the weight of the next": lambda x, weight: page.batched_native(x, weight.roll(1, 0)),
+        "the weight of the next": lambda x, weight: linear_batched.batched_native(x, weight.roll(1, 0)),
     },
     "experts": {
         "the last expert left out": without_the_last,
-        "the weight of the next": lambda x, weight, ends, sizes: page.experts_written(
+        "the weight of the next": lambda x, weight, ends, sizes: linear_experts.experts_written(
             x, weight.roll(1, 0), ends, sizes
         ),
-        "groups end 16 rows early": lambda x, weight, ends, sizes: page.experts_written(
+        "groups end 16 rows early": lambda x, weight, ends, sizes: linear_experts.experts_written(
             x, weight, ends, [sizes[0] - 16, *sizes[1:-1], sizes[-1] + 16]
         ),
     },
@@ -202,11 +205,11 @@ WRONG: levels.Wrong = {
 # by component: what is timed beside the levels at the typical shape, and in which directions
 BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
     "linear_gelu": {
-        "1-epilogue": (lambda: page.linear_gelu_epilogue, "forward"),
-        "3-max": (lambda: sides.compiled_with_every_knob(page.linear_gelu_native), "forward"),
+        "1-epilogue": (lambda: linear_epilogue.linear_gelu_epilogue, "forward"),
+        "3-max": (lambda: sides.compiled_with_every_knob(linear_epilogue.linear_gelu_native), "forward"),
     },
-    "batched": {"0-unbind": (lambda: page.batched_unbound, "both")},
-    "experts": {"1-padded": (lambda: page.experts_padded, "forward both")},
+    "batched": {"0-unbind": (lambda: linear_batched.batched_unbound, "both")},
+    "experts": {"1-padded": (lambda: linear_experts.experts_padded, "forward both")},
 }
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import memory as ways
+from snippets.patterns import memory_in_place
 from snippets.patterns.fusion_blocks import ResNetBlock
 from tests.benchmarks import alike
 from tests.benchmarks.bounds import bound
@@ -106,16 +107,16 @@ def of_changes(rows: int, columns: int, dtype: torch.dtype, device: torch.device
     x = torch.randn(rows, columns, device=device).to(dtype)
 
     def emptied(x: Tensor) -> Tensor:
-        y = ways.apart(x)
+        y = memory_in_place.apart(x)
         torch.cuda.empty_cache()
         return y
 
     return alike.workload(
         {
-            "eager": ways.apart,
-            "written-over": ways.in_place,
-            "compile": compiled(own(ways.apart)),
-            "written-over-compile": compiled(own(ways.in_place)),
+            "eager": memory_in_place.apart,
+            "written-over": memory_in_place.in_place,
+            "compile": compiled(own(memory_in_place.apart)),
+            "written-over-compile": compiled(own(memory_in_place.in_place)),
             "emptied": emptied,
         },
         [x],

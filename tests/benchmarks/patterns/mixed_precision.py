@@ -7,7 +7,8 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from snippets.patterns import mixed_precision as page
+from snippets.patterns import mixed_precision_fp8 as fp8_page
+from snippets.patterns import mixed_precision_step as step_page
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured, gpu, h100
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
@@ -49,7 +50,7 @@ def step(name: str, rows: int, length: int, width: int, mode: str, before: str =
 
 def prepare(point: Point, device: torch.device) -> Workload:
     name, _, what = point.part.rpartition(" ")
-    page.products_of_fp32(tf32=name == "tf32")
+    step_page.products_of_fp32(tf32=name == "tf32")
     dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
     of: dict[str, Callable[..., Workload]] = {"matmul": of_product, "step": of_step}
     return of[what](name, *point.shape.values(), dtype, device)
@@ -67,7 +68,7 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
 
     def of_quantised(a: Tensor = a, b: Tensor = b, wide: torch.dtype = torch.float32) -> Tensor:
         """The product of what rounding to fp8 leaves of a and b, which a product of fp8 is to compute."""
-        left, right = (q.to(wide) * scale.to(wide) for q, scale in (page.quantised(a), page.quantised(b)))
+        left, right = (q.to(wide) * scale.to(wide) for q, scale in (fp8_page.quantised(a), fp8_page.quantised(b)))
         return left @ right.t()
 
     def emulated(a: Tensor = a, b: Tensor = b) -> Tensor:
@@ -77,13 +78,19 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
     if name == "fp8":
         variants = {
             "eager": Variant(lambda: emulated),
-            "fp8": Variant(lambda: partial(page.product_of_fp8, *page.quantised(a), *page.quantised(b))),
+            "fp8": Variant(
+                lambda: partial(
+                    fp8_page.product_of_fp8,
+                    *fp8_page.quantised(a),
+                    *fp8_page.quantised(b),
+                )
+            ),
         }
     elif name == "dynamic fp8":
         variants = {
             "eager": Variant(lambda: emulated),
-            "fp8": Variant(lambda: partial(page.linear_in_fp8, a, b)),
-            "compile": Variant(lambda: partial(torch.compile(own(page.linear_in_fp8), dynamic=False), a, b)),
+            "fp8": Variant(lambda: partial(fp8_page.linear_in_fp8, a, b)),
+            "compile": Variant(lambda: partial(torch.compile(own(fp8_page.linear_in_fp8), dynamic=False), a, b)),
         }
     else:
         variants = {"eager": Variant(lambda: plain)}
@@ -126,13 +133,13 @@ class Training(training.Training):
 def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, or in bf16 where the whole model is."""
     cast = dtype if name.startswith("autocast") else None
-    model = page.Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
+    model = step_page.Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
     before = {each: p.detach().clone() for each, p in model.named_parameters()}
     batch = training.batch_of(VOCABULARY, rows, length, device)
 
     def step(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         scaler = torch.amp.GradScaler(device.type) if cast == torch.float16 else None
-        return partial(page.train_step, loss_of=loss, cast=cast, scaler=scaler)
+        return partial(step_page.train_step, loss_of=loss, cast=cast, scaler=scaler)
 
     def at(loss: Callable[..., Tensor]) -> Variant:
         return training.variant(lambda: Training(model, before, [batch], step(loss), fused=True), dtype)
@@ -142,12 +149,15 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
 
     @cache
     def reference() -> Results:
-        exact = Training(copy.deepcopy(model).double(), before, [batch], page.train_step)
+        exact = Training(copy.deepcopy(model).double(), before, [batch], step_page.train_step)
         return exact.results(exact())
 
     tokens_in_all, weights = rows * length, sum(p.numel() for p in model.parameters())
     return Workload(
-        variants={"eager": at(page.loss_of), "compile": at(torch.compile(own(page.loss_of), dynamic=False))},
+        variants={
+            "eager": at(step_page.loss_of),
+            "compile": at(torch.compile(own(step_page.loss_of), dynamic=False)),
+        },
         baseline="eager",
         reference=reference,
         largest_summands=cancelling(reference(), tokens_in_all) if name == "tf32" else {},
@@ -155,11 +165,11 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
         bytes_written=0,
         flops=3 * tokens_in_all * (2 * (weights - VOCABULARY * width) + 2 * LAYERS * length * width),
         wrong={
-            "one row left out": wrongly(lambda model, x, y, cast=None: page.loss_of(model, x[1:], y[1:], cast)),
+            "one row left out": wrongly(lambda model, x, y, cast=None: step_page.loss_of(model, x[1:], y[1:], cast)),
             "targets one token late": wrongly(
-                lambda model, x, y, cast=None: page.loss_of(model, x, y.roll(1, -1), cast)
+                lambda model, x, y, cast=None: step_page.loss_of(model, x, y.roll(1, -1), cast)
             ),
-            "5% too large": wrongly(lambda *arguments: 1.05 * page.loss_of(*arguments)),
+            "5% too large": wrongly(lambda *arguments: 1.05 * step_page.loss_of(*arguments)),
         },
     )
 

@@ -10,25 +10,27 @@ from torch import Tensor
 
 from kernels.rope import rope
 from snippets.patterns import transformer_block as page
+from snippets.patterns import transformer_block_alone
+from snippets.patterns import transformer_block_eager as eager
 from snippets.patterns.levels import Function, compiled
 from tests.benchmarks import levels, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
-WITH_SDPA = page.Parts(
-    page.norm_written, page.add_norm_written, page.project_written, page.rotate_written, page.attend_native,
-    page.gated_written,
+WITH_SDPA = eager.Parts(
+    eager.norm_written, eager.add_norm_written, eager.project_written, eager.rotate_written, eager.attend_native,
+    eager.gated_written,
 )  # fmt: skip
-NATIVE = page.Parts(
-    page.norm_native, page.add_norm_native, page.project_native, page.rotate_written, page.attend_native,
-    page.gated_native,
+NATIVE = eager.Parts(
+    eager.norm_native, eager.add_norm_native, eager.project_native, eager.rotate_written, eager.attend_native,
+    eager.gated_native,
 )  # fmt: skip
 MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of another level, and compiled with the kernels
-    "0-attend": lambda: page.assembled(WITH_SDPA),
-    "1-norms": lambda: page.assembled(NATIVE._replace(norm=page.norm_kernel, add_norm=page.add_norm_kernel)),
-    "1-rotate": lambda: page.assembled(NATIVE._replace(rotate=rope)),
-    "1-gated": lambda: page.assembled(NATIVE._replace(gated=page.gated_kernel)),
+    "0-attend": lambda: eager.assembled(WITH_SDPA),
+    "1-norms": lambda: eager.assembled(NATIVE._replace(norm=page.norm_kernel, add_norm=page.add_norm_kernel)),
+    "1-rotate": lambda: eager.assembled(NATIVE._replace(rotate=rope)),
+    "1-gated": lambda: eager.assembled(NATIVE._replace(gated=page.gated_kernel)),
     "4-compiled": lambda: compiled(own(page.with_kernels())),
 }
 NAMES = {
@@ -49,7 +51,7 @@ def points(device: torch.device) -> Iterator[Point]:
         else:
             modes = ("device", "sustained") if point.direction == "both" else ("device",)
             yield replace(point, modes=modes, variants=(*(point.variants or ()), *(f"level-{name}" for name in MORE)))
-    for component in page.PARTS:
+    for component in transformer_block_alone.PARTS:
         shape = dict(zip(component.sizes, component.shapes["typical"], strict=True))
         variants = tuple(f"level-{level}" for level in component.levels)
         for direction, suffix in (("forward", " forward"), ("both", "")):
@@ -60,7 +62,7 @@ def points(device: torch.device) -> Iterator[Point]:
 def prepare(point: Point, device: torch.device) -> Workload:
     sizes, both = list(point.shape.values()), point.direction == "both"
     if point.part != page.BLOCK.name:
-        workload = levels.prepare(point, device, page.PARTS, WRONG)
+        workload = levels.prepare(point, device, transformer_block_alone.PARTS, WRONG)
         return replace(workload, flops=operations(point.part, sizes, both) or workload.flops)
     block = replace(page.BLOCK, levels={**page.BLOCK.levels, **MORE})
     workload = levels.prepare(point, device, (block,), WRONG)
@@ -89,45 +91,48 @@ def not_rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
 
 WRONG: levels.Wrong = {
     "block": {
-        "not rotated": page.assembled(NATIVE._replace(rotate=not_rotated)),
-        "without attention": page.assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
-        "the future not masked": page.assembled(NATIVE._replace(attend=F.scaled_dot_product_attention)),
-        "a norm 5% too large": page.assembled(NATIVE._replace(norm=lambda *given: 1.05 * page.norm_native(*given))),
-        "the activation 10% too large": page.assembled(
-            NATIVE._replace(gated=lambda *given: 1.1 * page.gated_native(*given))
+        "not rotated": eager.assembled(NATIVE._replace(rotate=not_rotated)),
+        "without attention": eager.assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
+        "the future not masked": eager.assembled(NATIVE._replace(attend=F.scaled_dot_product_attention)),
+        "a norm 5% too large": eager.assembled(NATIVE._replace(norm=lambda *given: 1.05 * eager.norm_native(*given))),
+        "the activation 10% too large": eager.assembled(
+            NATIVE._replace(gated=lambda *given: 1.1 * eager.gated_native(*given))
         ),
-        "the first residual left out": page.assembled(
-            NATIVE._replace(add_norm=lambda x, residual, weight: page.add_norm_native(x, 0 * residual, weight))
+        "the first residual left out": eager.assembled(
+            NATIVE._replace(add_norm=lambda x, residual, weight: eager.add_norm_native(x, 0 * residual, weight))
         ),
     },
     "norm": {
-        "last tile not written": wrong.cut(page.norm_native),
-        "no weight": lambda x, weight: page.norm_native(x, 0 * weight + 1),
+        "last tile not written": wrong.cut(eager.norm_native),
+        "no weight": lambda x, weight: eager.norm_native(x, 0 * weight + 1),
         "the mean subtracted": lambda x, weight: F.layer_norm(x, weight.shape, weight, None, 1e-5),
     },
     "add_norm": {
-        "last tile not written": wrong.cut(page.add_norm_native),
-        "no residual": lambda x, residual, weight: page.add_norm_native(x, 0 * residual, weight),
-        "the sum is the norm": lambda x, residual, weight: 2 * (page.add_norm_native(x, residual, weight)[0],),
+        "last tile not written": wrong.cut(eager.add_norm_native),
+        "no residual": lambda x, residual, weight: eager.add_norm_native(x, 0 * residual, weight),
+        "the sum is the norm": lambda x, residual, weight: 2 * (eager.add_norm_native(x, residual, weight)[0],),
     },
     "project": {
-        "last token not written": wrong.changed(page.project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
-        "keys for values": lambda x, weight: (*page.project_native(x, weight)[:2], page.project_native(x, weight)[1]),
-        "queries for keys": lambda x, weight: page.project_native(x, weight.roll(x.shape[-1], 0)),
+        "last token not written": wrong.changed(eager.project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
+        "keys for values": lambda x, weight: (
+            *eager.project_native(x, weight)[:2],
+            eager.project_native(x, weight)[1],
+        ),
+        "queries for keys": lambda x, weight: eager.project_native(x, weight.roll(x.shape[-1], 0)),
     },
     "rotate": {
         "not rotated": not_rotated,
-        "keys not rotated": lambda q, k, cos, sin: (page.rotate_written(q, k, cos, sin)[0], 1 * k),
-        "rotated the other way": lambda q, k, cos, sin: page.rotate_written(q, k, cos, -sin),
+        "keys not rotated": lambda q, k, cos, sin: (eager.rotate_written(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: eager.rotate_written(q, k, cos, -sin),
     },
     "attend": {
         "the future not masked": F.scaled_dot_product_attention,
-        "scores 20% too large": lambda q, k, v: page.attend_native(1.2 * q, k, v),
-        "values for keys": lambda q, k, v: page.attend_native(q, v, k),
+        "scores 20% too large": lambda q, k, v: eager.attend_native(1.2 * q, k, v),
+        "values for keys": lambda q, k, v: eager.attend_native(q, v, k),
     },
     "gated": {
-        "last tile not written": wrong.cut(page.gated_native),
-        "gate and up exchanged": lambda x, weight: page.gated_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "last tile not written": wrong.cut(eager.gated_native),
+        "gate and up exchanged": lambda x, weight: eager.gated_native(x, torch.cat(weight.chunk(2)[::-1])),
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
 }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from snippets.patterns.attention import VERSIONS, Watch, Weights, explicit, make_weights, naive, one_pass, sdpa
+from snippets.patterns.attention import VERSIONS, Weights, explicit, make_weights, naive, one_pass, sdpa
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
 from tests.benchmarks.patterns import attention as case
@@ -63,30 +63,6 @@ def test_the_running_maximum_is_needed_and_kept() -> None:
     k = k * torch.linspace(1, 1e3, 64, device=DEVICE)[:, None]
     exact = explicit(*(each.double() for each in (q * 30, k, v)))
     check({"output": one_pass(q * 30, k, v, 8)}, {"output": explicit(q * 30, k, v)}, {"output": exact})
-
-
-def watched(version, tokens: int) -> Watch:
-    x, w = layer(tokens)
-    with Watch() as watch:
-        version(x, w)
-    return watch
-
-
-def test_only_the_fused_kernel_and_the_tiles_never_hold_the_score_matrix() -> None:
-    growth = {
-        name: watched(version, 2048).largest / watched(version, 512).largest for name, version in VERSIONS.items()
-    }
-    assert growth["naive"] == growth["fused-qkv"] == 16
-    assert growth["tiled"] == growth["sdpa"] == 4
-    assert watched(naive, 512).largest == 4 * 512**2 * 4  # heads, tokens², bytes
-
-
-def test_each_step_removes_ops() -> None:
-    made = {name: watched(version, 512).made for name, version in VERSIONS.items()}
-    assert made["naive"] - made["fused-qkv"] == 2  # three projections became one
-    assert made["sdpa"] == 3  # one in, attention, one out
-    assert watched(sdpa, 512).attention.startswith("_scaled_dot_product")
-    assert watched(naive, 512).attention == "softmax of explicit scores"
 
 
 def test_the_reference_of_the_benchmark_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

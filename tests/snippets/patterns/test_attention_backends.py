@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend
 
 from snippets.patterns import attention_backends as page
 from snippets.patterns.attention_backends import not_finite, prefer, ran
-from snippets.patterns.attention_masks import causal, dense, documents, formula
+from snippets.patterns.attention_masks_rules import causal, dense, documents, formula
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
 from tests.benchmarks.patterns import attention_backends as case

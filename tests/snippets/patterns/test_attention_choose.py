@@ -10,7 +10,8 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from snippets.patterns import attention_choose as page
 from snippets.patterns.attention_choose import filled_part, learned, make_row, packed, repeated, spread
-from snippets.patterns.attention_masks import causal, dense, documents, formula, inputs, real_keys, window
+from snippets.patterns.attention_masks_agreement import inputs
+from snippets.patterns.attention_masks_rules import causal, dense, documents, formula, real_keys, window
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
 from tests.benchmarks.patterns import attention_choose as case

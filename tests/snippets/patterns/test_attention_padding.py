@@ -1,6 +1,5 @@
 """Every way to leave padding out is each row alone, and what the page says of padding holds."""
 
-import inspect
 import math
 from functools import partial
 
@@ -8,31 +7,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dynamo.testing import CompileCounterWithBackend
-from torch.nn.attention.flex_attention import flex_attention
-from torch.nn.attention.varlen import varlen_attn
 
-from snippets.patterns import attention_padding as page
-from snippets.patterns.attention_padding import (
-    Model,
+from snippets.patterns import attention_padding_varlen
+from snippets.patterns.attention_padding import Model, gradients, masked_loss, row_by_row
+from snippets.patterns.attention_padding_masks import (
     as_float,
     causal_only,
-    flex,
     formula,
-    gradients,
-    make_blocks,
     make_mask,
+    real_tokens,
+    with_mask,
+)
+from snippets.patterns.attention_padding_varlen import (
     make_packing,
-    masked_loss,
     nested,
     pack,
     packed_inside,
-    real_tokens,
-    row_by_row,
     spread_lengths,
-    unpack,
     variable_length,
-    with_mask,
 )
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
@@ -62,7 +54,7 @@ def in_its_place(
 @pytest.fixture(autouse=True)
 def _varlen_everywhere(monkeypatch):
     if not ON_A_GPU:
-        monkeypatch.setattr(page, "varlen_attn", in_its_place)
+        monkeypatch.setattr(attention_padding_varlen, "varlen_attn", in_its_place)
 
 
 def tensors() -> list[Tensor]:
@@ -108,17 +100,6 @@ def test_every_way_is_each_row_alone_forward_and_backward(name: str, causal: boo
     check(dict(zip(RESULTS, results(way, given, packed), strict=True)), plain, exact)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_flex_is_each_row_alone_and_gives_zero_at_padding(causal: bool) -> None:
-    """Forward only: FlexAttention has no backward on a CPU. The case checks it on the GPU, compiled."""
-    given = tensors()
-    output = flex(*given[:3], make_blocks(ON_DEVICE, TOKENS, causal))
-    exact = case.in_float64(given[:3], given[3], LENGTHS, causal, training=False)
-    plain = pack(formula(*given[:3], make_mask(ON_DEVICE, TOKENS, causal)), PACKING)
-    check({"output": pack(output, PACKING)}, {"output": plain}, exact)
-    assert not output[~real_tokens(ON_DEVICE, TOKENS)].any()
-
-
 def test_the_reference_is_the_formula_token_by_token() -> None:
     given = [t.double() for t in tensors()]
     found = case.in_float64(given[:3], given[3], LENGTHS, True, training=False)["output"]
@@ -129,55 +110,6 @@ def test_the_reference_is_the_formula_token_by_token() -> None:
             torch.testing.assert_close(
                 found[at], torch.einsum("hk,khd->hd", weights.softmax(-1), v[begin : at + 1]), rtol=1e-12, atol=1e-12
             )
-
-
-# ---- packing --------------------------------------------------------------------------------------------------------
-
-
-def test_packing_and_back() -> None:
-    t = torch.randn(3, TOKENS, 2, device=DEVICE)
-    packed = pack(t, PACKING)
-    assert len(packed) == LENGTHS.sum() == PACKING.offsets[-1]
-    assert (PACKING.shortest, PACKING.longest) == (3, 200)
-    real = real_tokens(ON_DEVICE, TOKENS)[..., None]
-    assert torch.equal(unpack(packed, PACKING, 3, TOKENS), torch.where(real, t, 0.0))
-
-
-def test_varlen_attn_takes_what_it_is_given() -> None:
-    """The same names in torch 2.11 to 2.13, and the same defaults for the rest."""
-    given = inspect.signature(varlen_attn).parameters
-    assert list(given)[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
-    assert given["window_size"].default == (-1, -1)
-    assert all(given[name].default is not inspect.Parameter.empty for name in list(given)[7:])
-
-
-def test_lengths_are_half_of_the_longest_on_average() -> None:
-    for rows, tokens in ((8, 2048), (16, 512)):
-        lengths = spread_lengths(rows, tokens)
-        assert lengths.max() == tokens and lengths.min() > 0 and len(set(lengths.tolist())) == rows
-        assert abs(lengths.float().mean() / tokens - 0.5) < 0.01
-    assert spread_lengths(2, 8192).tolist() == [1843, 8192]
-
-
-# ---- block masks ----------------------------------------------------------------------------------------------------
-
-
-def test_other_lengths_compile_nothing_anew() -> None:
-    counter = CompileCounterWithBackend("eager")
-    attend = torch.compile(flex_attention, backend=counter, dynamic=False)
-    q, k, v = torch.randn(3, 3, 256, 2, 16)
-    for lengths in (torch.tensor([3, 200, 256]), torch.tensor([256, 1, 77])):
-        packing = make_packing(lengths, 256, torch.device("cpu"))
-        result = flex(q, k, v, make_blocks(lengths, 256, True), attend)
-        expected = with_mask(q, k, v, make_mask(lengths, 256, True))
-        torch.testing.assert_close(pack(result, packing), pack(expected, packing))
-    assert counter.frame_count == 1
-
-
-def test_a_block_mask_skips_padding_and_the_future() -> None:
-    blocks = make_blocks(torch.tensor([130, 512]), 512, causal=True)
-    needed = [(some + whole).sum() for some, whole in zip(blocks.kv_num_blocks, blocks.full_kv_num_blocks, strict=True)]
-    assert needed == [1 + 2, 1 + 2 + 3 + 4]
 
 
 # ---- what the page says of padding ----------------------------------------------------------------------------------
@@ -212,24 +144,6 @@ def test_the_loss_is_the_mean_over_real_tokens() -> None:
     logits = torch.randn(3, 20, 50)
     every = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 20)
     torch.testing.assert_close(masked_loss(logits, targets, real), every[real].sum() / lengths.sum())
-
-
-def test_a_query_that_may_look_nowhere_gets_zero_from_sdpa_and_nan_from_the_formula() -> None:
-    """Causal with padding in front: the padding's queries have no key."""
-    in_front = real_tokens(torch.tensor([2, 4]), 4).flip(1)
-    mask = in_front[:, None, None, :] & torch.ones(4, 4, dtype=torch.bool).tril()
-    q, k, v = torch.randn(3, 2, 4, 1, 8)
-    assert not with_mask(q, k, v, mask)[~in_front].any()
-    assert formula(q, k, v, mask)[~in_front].isnan().all()
-    assert formula(q, k, v, mask)[in_front].isfinite().all()
-
-
-def test_a_mask_does_not_keep_nan_at_padding_out() -> None:
-    """Zero times NaN is NaN."""
-    q, k, v = torch.randn(3, 1, 4, 1, 8, device=DEVICE)
-    v[0, 3] = math.nan
-    mask = make_mask(torch.tensor([3], device=DEVICE), 4, causal=False)
-    assert formula(q, k, v, mask)[0, :3].isnan().any()
 
 
 def test_the_script_proves_it(script) -> None:

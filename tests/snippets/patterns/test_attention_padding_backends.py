@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend
 
 from snippets.patterns import attention_padding_backends as page
-from snippets.patterns.attention_padding import causal_only, pack, spread_lengths
-from snippets.patterns.attention_padding_backends import made, make_batch, short, show_takes, size_of, verdict, ways
+from snippets.patterns.attention_padding_backends import made, short, size_of, ways
+from snippets.patterns.attention_padding_takes import make_batch
+from snippets.patterns.attention_padding_varlen import spread_lengths
 
 CPU = torch.device("cpu")
 
@@ -32,19 +32,6 @@ def small(monkeypatch):
 )
 def test_names_are_shortened(name: str, expected: str) -> None:
     assert short(name) == expected
-
-
-def test_a_backend_refuses_or_is_judged_by_its_result(small, capsys) -> None:
-    """On a CPU flash and the formula run; only flash takes a mask beside the flag."""
-    batch = small._replace(inputs=[t.float() for t in small.inputs])
-    expected = pack(causal_only(*batch.inputs), batch.packing)
-    assert verdict(SDPBackend.MATH, batch, expected, is_causal=True) == "right"
-    assert verdict(SDPBackend.MATH, batch, expected) == "wrong"
-    assert verdict(SDPBackend.CUDNN_ATTENTION, batch, expected, is_causal=True) == "refused"
-    show_takes(batch)
-    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
-    assert lines["FLASH_ATTENTION"] == ["right"] * 4
-    assert lines["MATH"] == ["right"] * 3 + ["refused"]
 
 
 def test_sizes(small) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from snippets.patterns import attention_padding_bert as page
-from snippets.patterns.attention_padding import formula, make_mask
+from snippets.patterns.attention_padding_masks import formula, make_mask
 from snippets.patterns.attention_padding_training import Model, collate, gradients
 
 LENGTHS = (12, 3, 7)

@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 import torch
 
-from snippets.patterns import attention_padding as padding
-from snippets.patterns.attention_padding import make_mask, pack
+from snippets.patterns import attention_padding_masks, attention_padding_varlen
+from snippets.patterns.attention_padding_masks import make_mask
 from snippets.patterns.attention_padding_packing import Pack, in_backward, packed_inside
+from snippets.patterns.attention_padding_varlen import pack
 from snippets.validation.equivalence import check
 from tests.benchmarks.patterns import attention_padding as case
 from tests.snippets.patterns.test_attention_padding import (
@@ -26,10 +27,10 @@ from tests.snippets.patterns.test_attention_padding import (
 @pytest.mark.parametrize("causal", [True, False])
 def test_it_is_each_row_alone_forward_and_backward(causal: bool, monkeypatch) -> None:
     if not ON_A_GPU:
-        monkeypatch.setattr(padding, "varlen_attn", in_its_place)
+        monkeypatch.setattr(attention_padding_varlen, "varlen_attn", in_its_place)
     given = tensors()
     exact = case.in_float64(given[:3], given[3], LENGTHS, causal, training=True)
-    formula = partial(padding.formula, mask=make_mask(ON_DEVICE, TOKENS, causal))
+    formula = partial(attention_padding_masks.formula, mask=make_mask(ON_DEVICE, TOKENS, causal))
     found = results(partial(packed_inside, packing=PACKING, causal=causal), given, False)
     plain = results(formula, given, False)
     check(dict(zip(RESULTS, found, strict=True)), dict(zip(RESULTS, plain, strict=True)), exact)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from snippets.patterns import attention_padding
-from snippets.patterns.attention_padding import causal_only
+from snippets.patterns import attention_padding_varlen
+from snippets.patterns.attention_padding_masks import causal_only
 from snippets.patterns.attention_padding_training import Model, collate, gradients, packed_loss, padded_loss
 from tests.snippets.patterns.test_attention_padding import in_its_place
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def made(monkeypatch):
-    monkeypatch.setattr(attention_padding, "varlen_attn", in_its_place)
+    monkeypatch.setattr(attention_padding_varlen, "varlen_attn", in_its_place)
     torch.manual_seed(0)
     rows = [torch.randint(50, (length,)) for length in (12, 2, 7)]
     return Model(width=32, heads=2, vocabulary=50, longest=16).double(), rows

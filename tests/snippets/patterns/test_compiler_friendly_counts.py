@@ -6,8 +6,9 @@ from functools import cache
 import pytest
 import torch
 
-from snippets.patterns.compiler_friendly import CALLS, TEN, Rewrite, rewrite, side
+from snippets.patterns.compiler_friendly import TEN, rewrite
 from snippets.patterns.compiler_friendly_counts import Counts, both, count
+from snippets.patterns.compiler_friendly_pair import CALLS, Rewrite, side
 from tests.benchmarks.source import ROOT
 
 BROKEN = {"select", "experts", "until", "drop", "positions"}

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 
 from snippets.reference import common_pitfalls as pitfalls
-from snippets.reference.common_pitfalls import SYMPTOMS, agree, compiled, draw, entries, error, make_x, printed, reason
+from snippets.reference import common_pitfalls_breaks, common_pitfalls_effects
+from snippets.reference.common_pitfalls import SYMPTOMS
+from snippets.reference.common_pitfalls_breaks import compiled, entries, error, reason
+from snippets.reference.common_pitfalls_effects import agree, draw, printed
 
 SEEN = {
     "skipped": "Failed to handle graph break gracefully. Skipping the function and falling back to eager.",
@@ -22,20 +24,20 @@ SEEN = {
 
 
 def seeded_after() -> str:
-    fast = compiled(pitfalls.seed_after)
-    return agree(lambda x: pitfalls.seed_after(x, draw()), lambda x: fast(x, draw()))
+    fast = compiled(common_pitfalls_effects.seed_after)
+    return agree(lambda x: common_pitfalls_effects.seed_after(x, draw()), lambda x: fast(x, draw()))
 
 
 MENDED = {
-    "skipped": (lambda: reason(pitfalls.skipped_after), "no entry"),
-    "repeated": (lambda: entries(pitfalls.repeated_after), "no entry"),
-    "caught": (error(pitfalls.caught_after), "no error"),
-    "late hook": (lambda: pitfalls.late_hook(forget=True), "the hook ran once"),
+    "skipped": (lambda: reason(common_pitfalls_breaks.skipped_after), "no entry"),
+    "repeated": (lambda: entries(common_pitfalls_breaks.repeated_after), "no entry"),
+    "caught": (error(common_pitfalls_breaks.caught_after), "no error"),
+    "late hook": (lambda: common_pitfalls_effects.late_hook(forget=True), "the hook ran once"),
     "no fake": (error(lambda x: pitfalls.double(x).sin(), fullgraph=True), "no error"),
     "alias": (error(pitfalls.alias_after, fullgraph=True), "no error"),
-    "unguarded": (error(pitfalls.unguarded_after, fullgraph=True), "no error"),
-    "disabled": (error(pitfalls.calls_disabled), "no error"),
-    "reordered": (lambda: printed(pitfalls.reordered_after), "first: tensor(1.)"),
+    "unguarded": (error(common_pitfalls_breaks.unguarded_after, fullgraph=True), "no error"),
+    "disabled": (error(common_pitfalls_breaks.calls_disabled), "no error"),
+    "reordered": (lambda: printed(common_pitfalls_effects.reordered_after), "first: tensor(1.)"),
     "seed": (seeded_after, "the same numbers"),
 }
 if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14):
@@ -57,32 +59,3 @@ def test_the_symptom_reads_as_on_the_page(name):
 def test_the_mend_takes_it_away(name):
     mended, said = MENDED[name]
     assert mended() == said
-
-
-def test_the_error_that_is_not_caught_is_caught_in_eager():
-    """The pitfall is the compiler's: without it the operation raises what the code catches."""
-    with pytest.raises(RuntimeError) as error:
-        make_x().view(6, 6)
-    assert "invalid for input of size 32" in str(error.value)
-
-
-def test_a_late_hook_is_seen_where_hooks_are_guarded():
-    calls: list[int] = []
-    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
-        fast = compiled(module)
-        fast(make_x())
-        module[0].register_forward_hook(lambda *_: calls.append(1))
-        fast(make_x())
-    assert len(calls) == 1
-
-
-def test_compiled_numpy_draws_from_torch():
-    import numpy
-
-    fast = compiled(lambda x: x + torch.from_numpy(numpy.random.randn(8)).float())
-    results = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        results.append(fast(make_x()))
-    assert torch.equal(*results)
