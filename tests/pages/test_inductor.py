@@ -25,7 +25,7 @@ from tests.pages import tiny
 READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
 NAME = "triton_per_fused_add_div_linalg_vector_norm_pow_relu_0"  # as the page on torch.compile shows it
-SCRIPT = "def main():\n    return 1\n"
+SCRIPT = "print(1)\n"
 IMPORTS = """import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
