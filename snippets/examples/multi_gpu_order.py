@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from snippets.examples.llama import TINY, make_model, say_causal
-from snippets.examples.multi_gpu import tensor_parallel
-from snippets.examples.multi_gpu_measure import collectives, events_of, start
+from snippets.examples.multi_gpu_measure import start
+from snippets.examples.multi_gpu_strategies import tensor_parallel
+from snippets.examples.multi_gpu_trace import collectives, events_of
 
 WIDE = {"hidden_size": 128, "intermediate_size": 1024}  # several buckets of 1 MiB, the smallest that DDP compiles with
 SIZES = TINY | WIDE | {"tie_word_embeddings": True, "num_key_value_heads": 4, "initializer_range": 0.02}

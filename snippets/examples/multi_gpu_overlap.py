@@ -20,18 +20,11 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from snippets.examples.llama import make_model, say_causal
-from snippets.examples.multi_gpu import BATCH, HALF, LENGTH, SIZES, STEPS, WARM, ddp, kept, sharded
-from snippets.examples.multi_gpu_measure import (
-    GIB,
-    GPU,
-    allocated,
-    among_ranks,
-    nothing_left,
-    synchronize,
-    tell,
-    told,
-    traced,
-)
+from snippets.examples.multi_gpu_bytes import BATCH, LENGTH, SIZES
+from snippets.examples.multi_gpu_measure import GIB, GPU, allocated, among_ranks, nothing_left, synchronize, tell, told
+from snippets.examples.multi_gpu_measured import STEPS, WARM
+from snippets.examples.multi_gpu_strategies import HALF, ddp, kept, sharded
+from snippets.examples.multi_gpu_trace import traced
 from snippets.reference.communication import device, sent, worlds
 
 MICRO = 4

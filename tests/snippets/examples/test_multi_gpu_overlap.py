@@ -12,9 +12,10 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 
 from snippets.examples import multi_gpu_overlap
 from snippets.examples.llama import make_model, say_causal
-from snippets.examples.multi_gpu import SIZES, ddp
+from snippets.examples.multi_gpu_bytes import SIZES
 from snippets.examples.multi_gpu_order import counted
 from snippets.examples.multi_gpu_overlap import MICRO, root_only
+from snippets.examples.multi_gpu_strategies import ddp
 from tests.snippets.reference.ranks import on_ranks
 
 ASKED = {2: ["overlap", "accumulation", "precision"], 4: ["accumulation"]}
