@@ -19,7 +19,8 @@ from torch.distributed.tensor.parallel import loss_parallel
 from kernels.rms_norm import rms_norm
 from snippets.examples.llama import TINY, attention, gated, make_model, mean_loss, say_causal, shifted
 from snippets.examples.multi_gpu_measure import GPU, start
-from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
+from snippets.examples.multi_gpu_order import distance, gradients
+from snippets.examples.multi_gpu_order_mistakes import say_outcome
 from snippets.examples.multi_gpu_strategies import HALF, sharded, tensor_parallel
 from snippets.reference.communication import device, worlds
 
