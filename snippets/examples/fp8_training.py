@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from snippets.examples.hf_llama import LLAMA_1B, LLAMA_8B, RUNGS
-from snippets.examples.llama import TINY, make_model, make_optimizer, train_step
+from snippets.examples.llama_model import TINY, make_model, make_optimizer, train_step
 from snippets.validation.timing import captured, seconds_per_call
 
 RECIPES = "tensorwise", "rowwise", "rowwise_with_gw_hp"

@@ -17,21 +17,11 @@ from kernels.add_rms_norm import add_rms_norm
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
 from kernels.swiglu import swiglu
-from snippets.examples.llama import (
-    LLAMA,
-    LinearCrossEntropy,
-    Loss,
-    Projections,
-    attend,
-    compiled_causal,
-    eager,
-    heads,
-    layers_compiled,
-    make_model,
-    sharing,
-    shifted,
-    update_compiled,
-)
+from snippets.examples.llama_causal import compiled_causal, layers_compiled
+from snippets.examples.llama_functions import LinearCrossEntropy, Projections
+from snippets.examples.llama_kernels import attend, heads, shifted
+from snippets.examples.llama_model import LLAMA, Loss, eager, make_model, sharing
+from snippets.examples.llama_optimizer import update_compiled
 
 LLAMA_1B = LLAMA | {"tie_word_embeddings": True}
 LLAMA_8B = LLAMA | {

@@ -30,7 +30,7 @@ from snippets.examples.large_models_moments import predicted
 from snippets.examples.large_models_packing import packing
 from snippets.examples.large_models_seconds import each, rates
 from snippets.examples.large_models_shape import LLAMA_3B, SMALL, Shape, Sizes, shape_of
-from snippets.examples.llama import make_model
+from snippets.examples.llama_model import make_model
 
 BATCHES = {  # rows of tokens, and what is done: a 3B that nearly fits, and an 8B whose state alone is too large
     "3B": [

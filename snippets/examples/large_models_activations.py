@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from snippets.compiler.training import PRODUCTS
 from snippets.examples.hf_llama import chunked_loss
 from snippets.examples.large_models_change import Change
-from snippets.examples.llama import Loss, sharing, shifted
+from snippets.examples.llama_kernels import shifted
+from snippets.examples.llama_model import Loss, sharing
 
 Layer = Callable[..., Tensor]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from snippets.examples.hf_llama import LLAMA_1B
-from snippets.examples.llama import TINY
+from snippets.examples.llama_model import TINY
 
 LLAMA_3B = LLAMA_1B | {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24}
 SMALL = TINY | {"tie_word_embeddings": True}

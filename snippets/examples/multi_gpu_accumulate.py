@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from snippets.examples.llama import make_model, say_causal
+from snippets.examples.llama_causal import say_causal
+from snippets.examples.llama_model import make_model
 from snippets.examples.multi_gpu_bytes import BATCH, LENGTH, SIZES
 from snippets.examples.multi_gpu_measure import GPU, allocated, nothing_left, synchronize
 from snippets.examples.multi_gpu_measured import STEPS, WARM

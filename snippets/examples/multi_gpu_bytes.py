@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from snippets.examples.llama import LLAMA, TINY
+from snippets.examples.llama_model import LLAMA, TINY
 from snippets.examples.multi_gpu_measure import GPU
 from snippets.examples.multi_gpu_strategies import (
     blocks_compiled,

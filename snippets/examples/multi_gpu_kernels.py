@@ -17,7 +17,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor.parallel import loss_parallel
 
 from kernels.rms_norm import rms_norm
-from snippets.examples.llama import TINY, attention, gated, make_model, mean_loss, say_causal, shifted
+from snippets.examples.llama_causal import say_causal
+from snippets.examples.llama_kernels import attention, gated, mean_loss, shifted
+from snippets.examples.llama_model import TINY, make_model
 from snippets.examples.multi_gpu_measure import GPU, start
 from snippets.examples.multi_gpu_order import distance, gradients
 from snippets.examples.multi_gpu_order_mistakes import say_outcome

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor.parallel import loss_parallel
 
-from snippets.examples.llama import make_model, say_causal
+from snippets.examples.llama_causal import say_causal
+from snippets.examples.llama_model import make_model
 from snippets.examples.multi_gpu_bytes import EAGER, LENGTH, SIZES, STRATEGIES, shape_of
 from snippets.examples.multi_gpu_measure import (
     GIB,

@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 pytest.importorskip("torchao", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import fp8_training as page
-from snippets.examples.llama import TINY, make_model
+from snippets.examples.llama_model import TINY, make_model
 from tests.benchmarks.captures import sections
 
 CPU = torch.device("cpu")

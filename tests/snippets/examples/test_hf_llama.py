@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
-from snippets.examples import hf_llama, llama
+from snippets.examples import hf_llama, llama_model
 from snippets.validation.equivalence import check
 from tests import gpu
 from tests.benchmarks.case import Point
@@ -21,7 +21,7 @@ HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (
     (torch.float32, torch.bfloat16) if HERE.type == "cuda" else (torch.float32,)
 )  # the interpreter rounds otherwise
-TIED = llama.TINY | {"tie_word_embeddings": True}
+TIED = llama_model.TINY | {"tie_word_embeddings": True}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @functools.cache
 def model(dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
-    return llama.make_model(TIED, HERE, dtype)
+    return llama_model.make_model(TIED, HERE, dtype)
 
 
 @functools.cache
@@ -51,17 +51,17 @@ def with_gradients(loss: Tensor, base: nn.Module) -> dict[str, Tensor]:
     return {"loss": loss.detach()} | {f"{name}.grad": p.grad for name, p in base.named_parameters()}
 
 
-def results(rung: Callable[[nn.Module], llama.Loss], dtype: torch.dtype) -> dict[str, Tensor]:
-    return with_gradients(rung(llama.sharing(model(dtype)))(tokens()), model(dtype))
+def results(rung: Callable[[nn.Module], llama_model.Loss], dtype: torch.dtype) -> dict[str, Tensor]:
+    return with_gradients(rung(llama_model.sharing(model(dtype)))(tokens()), model(dtype))
 
 
 @functools.cache
 def expected(dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     names = [name for name, _ in model(dtype).named_parameters()]
-    return results(llama.eager, dtype), other_case.in_float64(model(dtype), tokens(), names)
+    return results(llama_model.eager, dtype), other_case.in_float64(model(dtype), tokens(), names)
 
 
-def holds(rung: Callable[[nn.Module], llama.Loss], dtype: torch.dtype = torch.float32) -> None:
+def holds(rung: Callable[[nn.Module], llama_model.Loss], dtype: torch.dtype = torch.float32) -> None:
     scale = {"loss": other_case.LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)}
     check(results(rung, dtype), *expected(dtype), scale)
 
@@ -93,15 +93,15 @@ def test_labels_and_items_count_as_in_the_library(change: Callable) -> None:
     padded[1, 20:] = 0
     asked = {"input_ids": tokens(), "labels": labels, "attention_mask": padded}
     for items in (None, torch.tensor(100, device=HERE)):
-        theirs = with_gradients(llama.sharing(model())(**asked, num_items_in_batch=items).loss, model())
-        ours = with_gradients(change(llama.sharing(model()))(**asked, num_items_in_batch=items).loss, model())
+        theirs = with_gradients(llama_model.sharing(model())(**asked, num_items_in_batch=items).loss, model())
+        ours = with_gradients(change(llama_model.sharing(model()))(**asked, num_items_in_batch=items).loss, model())
         for name, found in theirs.items():
             torch.testing.assert_close(ours[name], found, msg=lambda said, name=name: f"{name}: {said}")
 
 
 @pytest.mark.parametrize("change", [hf_llama.loss_in_chunks, hf_llama.with_kernels])
 def test_evaluation_and_generation_stay_the_librarys(change: Callable) -> None:
-    changed = change(llama.sharing(model()))
+    changed = change(llama_model.sharing(model()))
     with torch.no_grad():
         found, plain = changed(input_ids=tokens(), labels=tokens()), model()(input_ids=tokens(), labels=tokens())
     assert torch.equal(found.logits, plain.logits)
@@ -125,13 +125,13 @@ def test_the_trainer_keeps_packed_texts_apart() -> None:
     columns = {"input_ids": tokens(), "labels": tokens(), "position_ids": positions}
     apart, mixed = model()(**columns).loss, model()(input_ids=tokens(), labels=tokens()).loss
     assert not torch.isclose(apart, mixed, rtol=1e-3)
-    patched = llama.sharing(model())
-    hf_llama.patch(patched, llama.make_optimizer(patched))
-    for changed in (patched, hf_llama.keeping_columns(hf_llama.loss_in_chunks, llama.sharing(model()))):
+    patched = llama_model.sharing(model())
+    hf_llama.patch(patched, llama_model.make_optimizer(patched))
+    for changed in (patched, hf_llama.keeping_columns(hf_llama.loss_in_chunks, llama_model.sharing(model()))):
         passed = as_the_trainer_passes(changed, {**columns, "source": tokens()})
         assert passed.keys() == columns.keys()
         torch.testing.assert_close(changed(**passed).loss, apart)
-    changed = hf_llama.keeping_columns(hf_llama.with_kernels, llama.sharing(model()))
+    changed = hf_llama.keeping_columns(hf_llama.with_kernels, llama_model.sharing(model()))
     with pytest.raises(ValueError, match=r"got \['position_ids'\]"):
         changed(**as_the_trainer_passes(changed, columns))
 
@@ -155,7 +155,7 @@ def refused(match: str, changed: nn.Module, **asked: object) -> None:
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
-    changed = hf_llama.with_kernels(llama.sharing(model()))
+    changed = hf_llama.with_kernels(llama_model.sharing(model()))
     left = torch.ones_like(tokens())
     left[:, :4] = 0
     refused("attention_mask: expected None, or padding on the right", changed, attention_mask=left)
@@ -168,16 +168,16 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
 
 def test_an_adapter_a_bias_and_another_activation_are_refused() -> None:
     for change in (hf_llama.loss_in_chunks, hf_llama.with_kernels):
-        adapted = llama.sharing(model())
+        adapted = llama_model.sharing(model())
         adapted.lm_head = nn.Sequential(adapted.lm_head)
         with pytest.raises(ValueError, match=r"lm_head: expected a plain nn\.Linear"):
             change(adapted)
-    adapted = llama.sharing(model())
+    adapted = llama_model.sharing(model())
     adapted.model.layers[0].mlp.up_proj = nn.Linear(64, 128, device=HERE)
     with pytest.raises(ValueError, match=r"layers\.0\.mlp\.up_proj: expected a plain nn\.Linear"):
         hf_llama.with_kernels(adapted)
     for setting, value in (("hidden_act", "gelu"), ("attention_dropout", 0.1)):
-        other = llama.sharing(model())
+        other = llama_model.sharing(model())
         setattr(other.config, setting, value)
         with pytest.raises(ValueError, match="config: expected hidden_act='silu' and attention_dropout=0"):
             hf_llama.with_kernels(other)
@@ -187,8 +187,8 @@ def test_the_patch_trains_as_the_library_does() -> None:
     losses = []
     for patched in (False, True):
         torch.manual_seed(0)
-        own = llama.make_model(TIED, HERE, torch.float32)
-        optimizer = llama.make_optimizer(own, lr=1e-2)
+        own = llama_model.make_model(TIED, HERE, torch.float32)
+        optimizer = llama_model.make_optimizer(own, lr=1e-2)
         step = hf_llama.patch(own, optimizer) if patched else optimizer.step
         for _ in range(2):
             loss = own(input_ids=tokens(), labels=tokens()).loss
@@ -200,25 +200,25 @@ def test_the_patch_trains_as_the_library_does() -> None:
     assert losses[0] > losses[1]
 
 
-def kept_of_the_mlp(rung: Callable[[nn.Module], llama.Loss]) -> int:
+def kept_of_the_mlp(rung: Callable[[nn.Module], llama_model.Loss]) -> int:
     """How many tensors of the MLP's inner width the forward of both layers keeps for the backward."""
     found: set[int] = set()
     one = tokens()[:1]
 
     def pack(t: Tensor) -> Tensor:
-        if t.dim() and t.shape[-1] == llama.TINY["intermediate_size"] and t.numel() == one.numel() * t.shape[-1]:
+        if t.dim() and t.shape[-1] == llama_model.TINY["intermediate_size"] and t.numel() == one.numel() * t.shape[-1]:
             found.add(t.untyped_storage().data_ptr())
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        loss = rung(llama.sharing(model()))(one)
+        loss = rung(llama_model.sharing(model()))(one)
     del loss
     return len(found)
 
 
 def test_the_kernels_keep_no_input_of_the_last_product() -> None:
     assert kept_of_the_mlp(hf_llama.RUNGS["triton"]) == 2 * len(("gate", "up"))
-    assert kept_of_the_mlp(llama.eager) == 2 * len(("gate", "its activation", "up", "their product"))
+    assert kept_of_the_mlp(llama_model.eager) == 2 * len(("gate", "its activation", "up", "their product"))
 
 
 @pytest.mark.parametrize("part", ["", case.LAYERS, case.MIXED])

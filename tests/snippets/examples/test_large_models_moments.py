@@ -8,7 +8,7 @@ import torch
 from snippets.examples import large_models_measure, large_models_moments, large_models_shape, large_models_step
 from snippets.examples.large_models_change import EACH
 from snippets.examples.large_models_shape import SMALL
-from snippets.examples.llama import make_model
+from snippets.examples.llama_model import make_model
 from snippets.validation.memory import allocated, peak_of
 from tests.snippets.examples.test_large_models_shape import SHAPE, TOKENS, model
 

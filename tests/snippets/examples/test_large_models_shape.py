@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 from snippets.examples import large_models_shape
 from snippets.examples.hf_llama import LLAMA_1B, LLAMA_8B
 from snippets.examples.large_models_shape import LLAMA_3B, SMALL
-from snippets.examples.llama import make_model
+from snippets.examples.llama_model import make_model
 
 SHAPE = large_models_shape.shape_of(SMALL)
 TOKENS = torch.randint(SHAPE.words, (4, 48), generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from snippets.examples import multi_gpu_accumulate
-from snippets.examples.llama import make_model, say_causal
+from snippets.examples.llama_causal import say_causal
+from snippets.examples.llama_model import make_model
 from snippets.examples.multi_gpu_bytes import SIZES
 from snippets.examples.multi_gpu_order_mistakes import counted
 from snippets.examples.multi_gpu_overlap import MICRO, root_only

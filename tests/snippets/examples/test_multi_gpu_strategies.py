@@ -9,7 +9,8 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
-from snippets.examples.llama import TINY, make_model, say_causal
+from snippets.examples.llama_causal import say_causal
+from snippets.examples.llama_model import TINY, make_model
 from snippets.examples.multi_gpu_strategies import ddp, kept, sharded, tensor_parallel
 from tests.snippets.reference.ranks import on_ranks
 
