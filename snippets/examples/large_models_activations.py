@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from snippets.compiler.training import PRODUCTS
-from snippets.examples.hf_llama import chunked_loss
+from snippets.examples.hf_llama_chunks import chunked_loss
 from snippets.examples.large_models_change import Change
 from snippets.examples.llama_kernels import shifted
 from snippets.examples.llama_model import Loss, sharing
