@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snippets.examples.generation import LLAMA_8B, TINY, Decoder, Layer, make_model
+from snippets.examples.generation import LLAMA_8B, TINY, make_model
+from snippets.examples.generation_step import Decoder
+from snippets.examples.generation_weights import Layer
 from snippets.validation.timing import captured, seconds_per_call
 
 KINDS = "int8", "int4", "fp8", "int8 both"

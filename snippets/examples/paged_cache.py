@@ -14,21 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from snippets.examples.generation import (
-    LLAMA_1B,
-    TINY,
-    Decoder,
-    Generator,
-    Layer,
-    by_library,
-    check,
-    compiled,
-    make_model,
-    quantized,
-    refuse,
-    rotated,
-    times,
-)
+from snippets.examples.generation import LLAMA_1B, TINY, by_library, make_model
+from snippets.examples.generation_loop import Generator, check
+from snippets.examples.generation_step import Decoder, compiled, refuse, rotated, times
+from snippets.examples.generation_weights import Layer, quantized
 
 PAGE = 64  # places of a page
 FP8 = torch.float8_e4m3fn

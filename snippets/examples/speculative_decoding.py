@@ -10,17 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from snippets.examples.generation import (
-    TINY,
-    Decoder,
-    Generator,
-    by_library,
-    check,
-    compiled,
-    make_model,
-    refuse,
-    stopped,
-)
+from snippets.examples.generation import TINY, by_library, make_model
+from snippets.examples.generation_loop import Generator, check, stopped
+from snippets.examples.generation_step import Decoder, compiled, refuse
 
 Draft = Callable[[list[int], int], list[int]]  # of all tokens so far: up to so many that may come next
 

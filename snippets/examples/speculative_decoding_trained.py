@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from snippets.examples.generate_cost import seconds
-from snippets.examples.generation import LLAMA_1B, TINY, Decoder, Generator, make_model
+from snippets.examples.generation import LLAMA_1B, TINY, make_model
+from snippets.examples.generation_loop import Generator
+from snippets.examples.generation_step import Decoder
 from snippets.examples.speculative_decoding import Draft, DraftModel, Speculator, Verifier, acceptance, ngram
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

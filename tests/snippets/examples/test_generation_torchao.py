@@ -11,7 +11,8 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 pytest.importorskip("torchao", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import generation_torchao as page
-from snippets.examples.generation import TINY, Decoder
+from snippets.examples.generation import TINY
+from snippets.examples.generation_step import Decoder
 from tests.benchmarks.captures import sections
 
 CPU = torch.device("cpu")

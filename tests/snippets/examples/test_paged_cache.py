@@ -10,16 +10,10 @@ from torch import Tensor, nn
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import paged_cache
-from snippets.examples.generation import (
-    TINY,
-    Decoder,
-    Generator,
-    attended,
-    by_library,
-    make_model,
-    quantized,
-    restored,
-)
+from snippets.examples.generation import TINY, by_library, make_model
+from snippets.examples.generation_loop import Generator
+from snippets.examples.generation_step import Decoder, attended
+from snippets.examples.generation_weights import quantized, restored
 from snippets.examples.paged_cache import FP8, PAGE, PagedDecoder, PagedGenerator, attend, prepared
 from tests.snippets.examples.test_generation import HERE
 

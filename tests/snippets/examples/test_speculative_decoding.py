@@ -9,7 +9,7 @@ from torch import Tensor, nn
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import generation, speculative_decoding
-from snippets.examples.generation import Decoder
+from snippets.examples.generation_step import Decoder
 from snippets.examples.speculative_decoding import Draft, DraftModel, Speculator, Verifier, acceptance, agreeing, ngram
 from tests.snippets.examples.test_generation import HERE, model, other_model
 

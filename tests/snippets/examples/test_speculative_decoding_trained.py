@@ -10,7 +10,8 @@ from torch import Tensor
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import speculative_decoding_trained as script
-from snippets.examples.generation import TINY, Decoder, by_library
+from snippets.examples.generation import TINY, by_library
+from snippets.examples.generation_step import Decoder
 from snippets.examples.speculative_decoding import DraftModel
 from tests.snippets.examples.test_generation import HERE, model
 
