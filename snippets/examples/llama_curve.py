@@ -8,7 +8,8 @@ import os
 import torch
 from torch import Tensor
 
-from snippets.examples.llama import LLAMA, RUNGS, TINY, make_model, make_optimizer, train_step
+from snippets.examples.llama import RUNGS
+from snippets.examples.llama_model import LLAMA, TINY, make_model, make_optimizer, train_step
 
 WORDS = 256  # tokens that occur; each is followed by one of four
 

@@ -7,8 +7,10 @@ It needs transformers (5.17) and, for attention, flash-attn-4 (4.0.0b36) on a Ho
 import torch
 from torch import Tensor, nn
 
-from snippets.examples import llama
-from snippets.examples.llama import Loss, block, make_model, replaced, rewritten_cudnn, sharing, written_out
+from snippets.examples import llama, llama_model
+from snippets.examples.llama import block, rewritten_cudnn, written_out
+from snippets.examples.llama_model import Loss, make_model, sharing
+from snippets.examples.llama_said import replaced
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -62,7 +64,7 @@ def main() -> None:
         print("no CUDA GPU: these rungs are made of kernels for one")
         return
     torch.manual_seed(0)
-    model = make_model(llama.LLAMA | {"num_hidden_layers": 2, "vocab_size": 8192}, DEVICE, torch.bfloat16)
+    model = make_model(llama_model.LLAMA | {"num_hidden_layers": 2, "vocab_size": 8192}, DEVICE, torch.bfloat16)
     tokens = torch.randint(8192, (2, 4096), device=DEVICE)
     for name, rung in {"rewritten": rewritten_cudnn, "one piece": wide, "FlashAttention 4": flash4}.items():
         try:

@@ -13,12 +13,17 @@ from types import MethodType
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor.parallel import loss_parallel
 
 from kernels.rms_norm import rms_norm
-from snippets.examples.llama import TINY, attention, gated, make_model, mean_loss, say_causal, shifted
-from snippets.examples.multi_gpu import HALF, MixedPrecisionPolicy, loss_parallel, sharded, tensor_parallel
+from snippets.examples.llama_causal import say_causal
+from snippets.examples.llama_kernels import attention, gated, mean_loss, shifted
+from snippets.examples.llama_model import TINY, make_model
 from snippets.examples.multi_gpu_measure import GPU, start
-from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
+from snippets.examples.multi_gpu_order import distance, gradients
+from snippets.examples.multi_gpu_order_mistakes import say_outcome
+from snippets.examples.multi_gpu_strategies import HALF, sharded, tensor_parallel
 from snippets.reference.communication import device, worlds
 
 SIZES = TINY | {"tie_word_embeddings": True, "num_key_value_heads": 4}

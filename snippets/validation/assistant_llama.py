@@ -7,7 +7,7 @@ two tiny ones elsewhere.
 import torch
 from torch import Tensor, nn
 
-from snippets.examples.llama import LLAMA, TINY, make_model
+from snippets.examples.llama_model import LLAMA, TINY, make_model
 from snippets.validation.assistant import analyze
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

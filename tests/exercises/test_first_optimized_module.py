@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from snippets.examples import first_optimized_module as page
-from snippets.examples.first_optimized_module import faults, graphs, operations, waits
+from snippets.examples.first_optimized_module import graphs, operations, waits
+from snippets.examples.first_optimized_module_faults import faults
 from snippets.validation.diagnosis import diagnose, read
 from snippets.validation.equivalence import compare
 

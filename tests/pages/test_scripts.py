@@ -295,6 +295,18 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
     return text
 
 
+def test_a_file_whose_use_grows_stands_behind_all_that_it_then_uses(tmp_path: Path):
+    """`middle` needs `lower` only for what `op` takes of it, after `higher` took less."""
+    files = {
+        "lower": "Rates = dict\n",
+        "middle": "from snippets.lower import Rates\n\nWORK = 1\n\n\ndef line(rates: Rates):\n    return 2\n",
+        "higher": "from snippets.middle import WORK\n\nMORE = WORK + 1\n",
+        "op": "from snippets.higher import MORE\nfrom snippets.middle import line\n\nprint(line({}) + MORE)\n",
+    }
+    root = house(tmp_path, **{name: f'"""One."""\n\n{text}' for name, text in files.items()})
+    assert printed(scripts.merged("snippets/op.py", root), tmp_path) == "4\n"
+
+
 IMPORT, PARTIAL = "from snippets.timer import best\n", "from functools import partial"
 TWICE = "from operator import call as time\n"
 ENTANGLED = {  # what it would lose, changes of the op, changes of the timer, and what the error says

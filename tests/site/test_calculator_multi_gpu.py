@@ -12,7 +12,9 @@ from playwright.sync_api import Locator, Page, expect
 
 from docs.publish.macros.calculators.multi_gpu import COMPILED
 from docs.publish.records.captures import Captures
-from snippets.examples.multi_gpu import Work, by_size, predict, timeline
+from snippets.examples.multi_gpu_measured import by_size
+from snippets.examples.multi_gpu_predict import predict
+from snippets.examples.multi_gpu_timeline import Work, timeline
 from snippets.reference.communication import rates_of
 from tests.site.conftest import Site
 from tests.site.test_calculator import ask, called, data, opened, row

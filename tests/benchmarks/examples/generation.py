@@ -10,20 +10,12 @@ import torch
 from torch import Tensor
 
 from snippets.examples import generation_kernels
-from snippets.examples.generation import (
-    LLAMA_1B,
-    LLAMA_8B,
-    TINY,
-    Decoder,
-    Layer,
-    attended,
-    by_flex,
-    by_sdpa,
-    make_model,
-    restored,
-    sample,
-)
+from snippets.examples.generation import LLAMA_1B, LLAMA_8B, TINY, make_model
+from snippets.examples.generation_attention import by_flex, by_sdpa
 from snippets.examples.generation_kernels import Attention, TritonDecoder
+from snippets.examples.generation_sample import sample
+from snippets.examples.generation_step import Decoder, attended
+from snippets.examples.generation_weights import Layer, restored
 from snippets.validation.timing import captured
 from tests.benchmarks.bounds import bound, ceiling, share, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload

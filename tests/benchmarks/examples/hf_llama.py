@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from snippets.examples.hf_llama import LLAMA_1B, LLAMA_8B, RUNGS
-from snippets.examples.llama import TINY as SMALL
-from snippets.examples.llama import Loss, make_model, make_optimizer
+from snippets.examples.llama_model import TINY as SMALL
+from snippets.examples.llama_model import Loss, make_model, make_optimizer
 from snippets.validation.timing import nothing
 from tests.benchmarks.bounds import bound, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Workload

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
 from kernels.linear_cross_entropy import linear_cross_entropy
-from snippets.examples import llama
-from snippets.examples.llama import LLAMA, RUNGS, TINY, Loss, make_model, make_optimizer, preferring, sharing
+from snippets.examples import llama, llama_model, llama_optimizer
+from snippets.examples.llama import RUNGS, preferring
+from snippets.examples.llama_model import LLAMA, TINY, Loss, make_model, make_optimizer, sharing
 from snippets.validation.timing import captured
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu, memory
@@ -97,12 +98,12 @@ class Step:
     @cached_property
     def compiled_update(self) -> Call:
         """Of an optimizer of its own: what compiled code saw of the other's settings must stay. It takes a while."""
-        return llama.update_compiled(make_optimizer(self.model, lr=0.0))
+        return llama_optimizer.update_compiled(make_optimizer(self.model, lr=0.0))
 
     def ahead(self, rung: Callable[[nn.Module], Loss]) -> Call:
         """The parameters are those of all variants, so the hooks are there for the capture only."""
         torch.cuda.empty_cache()
-        updates = llama.UpdateAhead(self.model, lr=0.0)
+        updates = llama_optimizer.UpdateAhead(self.model, lr=0.0)
         try:
             return self.in_a_graph(self.of(rung, updates.join))
         finally:
@@ -253,7 +254,7 @@ def liger(model: nn.Module) -> Loss:
 def not_causal(model: nn.Module) -> Loss:
     for layer in model.model.layers:
         layer.self_attn.is_causal = False
-    return llama.eager(model)
+    return llama_model.eager(model)
 
 
 def not_rotated(model: nn.Module) -> Loss:
@@ -262,14 +263,14 @@ def not_rotated(model: nn.Module) -> Loss:
     rotary.forward = lambda *arguments, **named: tuple(
         make(t) for make, t in zip((torch.ones_like, torch.zeros_like), table(*arguments, **named), strict=True)
     )
-    return llama.eager(model)
+    return llama_model.eager(model)
 
 
 def norms_too_large(model: nn.Module) -> Loss:
     for layer in model.model.layers:
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
             norm.forward = wrong.scaled(norm.forward, 1.1)
-    return llama.eager(model)
+    return llama_model.eager(model)
 
 
 def without_a_chunk(model: nn.Module) -> Loss:

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from snippets.examples import llama_flash4
-from snippets.examples.llama import RUNGS, Loss
+from snippets.examples.llama import RUNGS
+from snippets.examples.llama_model import Loss
 from tests.benchmarks.bounds import Input, bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Workload
 from tests.benchmarks.examples.llama import FEW, WHOLE, Step, parameters_and_state

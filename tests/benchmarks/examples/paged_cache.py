@@ -7,7 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from snippets.examples.generation import attended, by_flex, by_sdpa, quantized, restored, sample
+from snippets.examples.generation_attention import by_flex, by_sdpa
+from snippets.examples.generation_sample import sample
+from snippets.examples.generation_step import attended
+from snippets.examples.generation_weights import quantized, restored
 from snippets.examples.paged_cache import FP8, PAGE, PagedDecoder, attend
 from tests.benchmarks.bounds import bound, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload

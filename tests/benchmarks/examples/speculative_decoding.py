@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from snippets.examples.generation import Decoder
+from snippets.examples.generation_step import Decoder
 from snippets.examples.speculative_decoding import Verifier
 from tests.benchmarks.bounds import bound, wall
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload

@@ -11,7 +11,9 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 pytest.importorskip("torchao", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import generation_torchao as page
-from snippets.examples.generation import TINY, Decoder
+from snippets.examples import generation_torchao_weights
+from snippets.examples.generation import TINY
+from snippets.examples.generation_step import Decoder
 from tests.benchmarks.captures import sections
 
 CPU = torch.device("cpu")
@@ -53,38 +55,27 @@ def test_int8_computes_what_its_weights_stand_for_and_rounds_them(decoders: dict
 
 
 def test_int8_takes_half_the_bytes_of_every_matrix_and_leaves_the_plain_ones(decoders: dict[str, Decoder]) -> None:
-    pairs = zip(page.matrices(decoders["int8"]), page.matrices(decoders["bf16"]), strict=True)
-    shares = [page.bytes_of(small) / page.bytes_of(plain) for small, plain in pairs]
+    pairs = zip(
+        generation_torchao_weights.matrices(decoders["int8"]),
+        generation_torchao_weights.matrices(decoders["bf16"]),
+        strict=True,
+    )
+    shares = [
+        generation_torchao_weights.bytes_of(small) / generation_torchao_weights.bytes_of(plain)
+        for small, plain in pairs
+    ]
     assert len(shares) == 4 * TINY["num_hidden_layers"] + 1 and all(0.5 < share < 0.54 for share in shares)
-    assert all(type(matrix) is Tensor for matrix in page.matrices(decoders["bf16"]))
-
-
-def test_quantizing_leaves_the_compiler_s_settings(decoders: dict[str, Decoder]) -> None:
-    """torchao's default changes them for the whole process, and all that is compiled later."""
-    before = torch._inductor.config.coordinate_descent_tuning, torch.get_float32_matmul_precision()
-    page.quantized(torch.randn(64, 64, dtype=torch.bfloat16), "int8")
-    assert before == (torch._inductor.config.coordinate_descent_tuning, torch.get_float32_matmul_precision())
-    assert before[0] is False
+    assert all(type(matrix) is Tensor for matrix in generation_torchao_weights.matrices(decoders["bf16"]))
 
 
 def test_rows_of_int8_by_int8(decoders: dict[str, Decoder]) -> None:
     torch.manual_seed(0)
     weight, x = torch.randn(48, 64, dtype=torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16)
-    found = torch.nn.functional.linear(x, page.quantized(weight, "int8 both"))
+    found = torch.nn.functional.linear(x, generation_torchao_weights.quantized(weight, "int8 both"))
     assert 1e-3 < apart(found.float(), (x @ weight.T).float()) < 0.03
-    inputs = [page.quantized(weight, kind).act_quant_kwargs for kind in ("int8 both", "int8")]
+    inputs = [generation_torchao_weights.quantized(weight, kind).act_quant_kwargs for kind in ("int8 both", "int8")]
     assert inputs[0] is not None and inputs[1] is None
     assert page.fits("int8 both", 17) and not page.fits("int8 both", 16) and page.fits("int8", 1)
-
-
-@pytest.mark.parametrize("kind", page.KINDS)
-def test_each_kind_is_a_config_of_torchao(kind: str) -> None:
-    assert type(page.config_of(kind)).__name__.endswith("Config") and not page.config_of(kind).set_inductor_config
-
-
-def test_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"kind: expected one of int8, int4, fp8, int8 both, got 'int3'"):
-        page.config_of("int3")
 
 
 def test_without_torchao_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

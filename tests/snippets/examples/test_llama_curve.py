@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import llama_curve
-from snippets.examples.llama import TINY
+from snippets.examples.llama_model import TINY
 from tests.benchmarks.captures import sections
 
 

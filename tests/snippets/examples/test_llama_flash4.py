@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
-from snippets.examples import llama, llama_flash4
-from tests.snippets.examples.test_llama import DTYPES, holds, model, tokens
+from snippets.examples import llama_flash4, llama_kernels, llama_model
+from tests.snippets.examples.test_llama_model import DTYPES, holds, model, tokens
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -39,12 +39,12 @@ def stand_in(monkeypatch):
 
 
 def test_the_step_calls_it_causally_in_every_layer_and_only_while_it_runs(stand_in):
-    before = llama.attend
+    before = llama_kernels.attend
     holds(llama_flash4.flash4, torch.float32)
-    assert stand_in == [True, True] and llama.attend is before
+    assert stand_in == [True, True] and llama_kernels.attend is before
 
 
 def test_where_it_is_not_installed_the_import_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     with pytest.raises(ImportError, match="flash_attn"):
-        llama_flash4.flash4(llama.sharing(model()))(tokens())
+        llama_flash4.flash4(llama_model.sharing(model()))(tokens())

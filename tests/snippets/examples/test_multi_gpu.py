@@ -9,20 +9,25 @@ import torch.distributed as dist
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
-from snippets.examples import multi_gpu
+from snippets.examples import (
+    multi_gpu,
+    multi_gpu_bytes,
+    multi_gpu_measured,
+    multi_gpu_predict,
+)
+from snippets.reference.communication import sent
 from tests.snippets.reference.ranks import on_ranks
-
-LINK = {operation: {1: 1.0, 10**9: 1.0} for operation in ("all-reduce", "all-gather")}  # a second for any message
-
 
 Found = Callable[[int], dict]
 
 
 def eager() -> dict:
     torch.set_num_threads(1)
-    found = multi_gpu.unknown()
-    for part in multi_gpu.measured(multi_gpu.names_for(dist.get_world_size()), dist.get_rank(), torch.device("cpu")):
-        multi_gpu.add(found, part)
+    found = multi_gpu_measured.unknown()
+    for part in multi_gpu_measured.measured(
+        multi_gpu_measured.names_for(dist.get_world_size()), dist.get_rank(), torch.device("cpu")
+    ):
+        multi_gpu_measured.add(found, part)
     return found
 
 
@@ -32,7 +37,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return functools.cache(lambda ranks: on_ranks(eager, ranks, tmp_path_factory.mktemp("ranks"))[0])
 
 
-PREDICTED = [name for name, strategy in multi_gpu.EAGER.items() if strategy.works]
+PREDICTED = [name for name, strategy in multi_gpu_bytes.EAGER.items() if strategy.works]
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -41,7 +46,7 @@ def test_bytes_and_memory_are_as_predicted(name: str, processes: int, found: Fou
     seen = found(processes)
     assert not seen["failed"]
     run, base = seen["runs"][name], found(1)["runs"][name]
-    guess = multi_gpu.predict(name, base, multi_gpu.by_size(seen["rates"]), processes)
+    guess = multi_gpu_predict.predict(name, base, multi_gpu_measured.by_size(seen["rates"]), processes)
     assert sorted((op, int(size)) for op, size in guess["messages"]) == sorted(map(tuple, run["messages"]))
     for part in ("parameters", "gradients", "state"):
         assert guess[part] == run[part], part
@@ -50,30 +55,11 @@ def test_bytes_and_memory_are_as_predicted(name: str, processes: int, found: Fou
 def test_one_gpu_sends_nothing(found: Found) -> None:
     alone = found(1)["runs"]
     assert alone["one GPU"]["messages"] == [] and not found(1)["rates"]
-    assert sum(multi_gpu.sent(*message, 1) for run in alone.values() for message in run["messages"]) == 0
-
-
-def test_a_reduction_hides_behind_later_work_only() -> None:
-    work, send = multi_gpu.Work, [("all-reduce", 1000)]
-    assert multi_gpu.timeline([work(5, reduce=send), work(5)], LINK) == 0
-    assert multi_gpu.timeline([work(5), work(5, reduce=send)], LINK) == 1
-    assert multi_gpu.timeline([work(5, reduce=send * 7), work(5, reduce=send)], LINK) == 3
-    assert multi_gpu.timeline([work(5, reduce=send), work(5)], LINK, overlap=False) == 1
-
-
-def test_a_gather_runs_one_unit_ahead() -> None:
-    work, get = multi_gpu.Work, [("all-gather", 1000)]
-    assert multi_gpu.timeline([work(5, gather=get), work(5, gather=get)], LINK) == 1
-    assert multi_gpu.timeline([work(2, gather=get), work(5, gather=get * 4)], LINK) == 1 + 2
-
-
-def test_a_bucket_closes_when_it_is_full() -> None:
-    assert multi_gpu.buckets([[3, 3], [3, 1]], cap=5) == [[("all-reduce", 6)], [("all-reduce", 4)]]
-    assert multi_gpu.buckets([[3], [9], [1]], cap=5) == [[], [("all-reduce", 12)], [("all-reduce", 1)]]
+    assert sum(sent(*message, 1) for run in alone.values() for message in run["messages"]) == 0
 
 
 def test_scaled_links_are_slower_only_between_nodes(found: Found) -> None:
-    rates, base = multi_gpu.by_size(found(2)["rates"]), found(1)["runs"]["DDP"]
+    rates, base = multi_gpu_measured.by_size(found(2)["rates"]), found(1)["runs"]["DDP"]
     size = {n: multi_gpu.scaled("DDP", base, rates, n, 2)[0] for n in (2, 8, 64)}
     whole = 2 * base["gradients"]
     assert size == pytest.approx({2: whole / 2, 8: whole * 7 / 8, 64: whole * 63 / 64})
@@ -83,25 +69,11 @@ def test_scaled_links_are_slower_only_between_nodes(found: Found) -> None:
 def test_a_run_that_was_cut_off_says_what_it_has(found: Found, capsys: pytest.CaptureFixture[str]) -> None:
     runs = {name: found(2)["runs"][name] for name in ("DDP", "FSDP2")}
     alone = {name: found(1)["runs"][name] for name in ("one GPU", "DDP")}
-    cut = {1: multi_gpu.unknown(), 2: multi_gpu.unknown()}
-    multi_gpu.add(cut[1], {"runs": alone})
-    multi_gpu.add(cut[2], {"rates": found(2)["rates"], "runs": runs, "failed": {"FSDP2, large": "too large"}})
+    cut = {1: multi_gpu_measured.unknown(), 2: multi_gpu_measured.unknown()}
+    multi_gpu_measured.add(cut[1], {"runs": alone})
+    multi_gpu_measured.add(cut[2], {"rates": found(2)["rates"], "runs": runs, "failed": {"FSDP2, large": "too large"}})
     multi_gpu.say(cut)
     printed = capsys.readouterr().out
     assert "\nDDP " in printed and "FSDP2, large, 2 GPUs: too large" in printed
     assert "\nFSDP2 " not in printed, "its step on one GPU is missing"
-    multi_gpu.say({1: multi_gpu.unknown(), 2: multi_gpu.unknown()})
-
-
-def test_one_gpu_runs_all_that_predicts_and_two_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multi_gpu, "GPU", True)
-    one, two, four = (multi_gpu.names_for(n) for n in (1, 2, 4))
-    assert {name for name in two if multi_gpu.STRATEGIES[name].works} <= set(one)
-    assert set(two) - set(one) == {"FSDP2, large"} and set(four) == set(two) & set(multi_gpu.EAGER)
-
-
-def test_what_is_compiled_is_measured_last() -> None:
-    names = list(multi_gpu.STRATEGIES)
-    compiled = [name for name in names if "blocks" in name or "whole" in name]
-    assert compiled and names[-len(compiled) :] == compiled
-    assert names[: len(multi_gpu.EAGER)] == list(multi_gpu.EAGER)
+    multi_gpu.say({1: multi_gpu_measured.unknown(), 2: multi_gpu_measured.unknown()})

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,35 +10,11 @@ import torch.distributed as dist
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import multi_gpu_overlap
-from snippets.examples.llama import make_model, say_causal
-from snippets.examples.multi_gpu import SIZES, ddp
-from snippets.examples.multi_gpu_order import counted
-from snippets.examples.multi_gpu_overlap import MICRO, root_only
+from snippets.examples.multi_gpu_overlap import MICRO
 from tests.snippets.reference.ranks import on_ranks
 
 ASKED = {2: ["overlap", "accumulation", "precision"], 4: ["accumulation"]}
 Messages = Callable[[str, str, int], list[int]]
-
-
-def compiled_as_a_whole() -> dict[str, int]:
-    """Messages of several micro-steps, of which one reduces, with a module that torch.compile returned."""
-    found = {}
-    tokens = torch.ones(1, 8, dtype=torch.long)
-    for name, wrap in (("DDP", ddp), ("FSDP2", root_only)):
-        torch.manual_seed(0)
-        wrapped = torch.compile(
-            wrap(say_causal(make_model(SIZES, torch.device("cpu"), torch.float32))), backend="eager"
-        )
-        loss_of = functools.partial(loss_of_ids, wrapped)
-        multi_gpu_overlap.accumulate(wrapped, loss_of, [tokens])
-        with counted() as messages:
-            multi_gpu_overlap.accumulate(wrapped, loss_of, [tokens] * MICRO)
-        found[name] = sum(operation != "all-gather" for operation, _ in messages)
-    return found
-
-
-def loss_of_ids(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return model(input_ids=tokens, labels=tokens).loss
 
 
 def cases() -> dict:
@@ -67,10 +42,6 @@ def test_only_the_last_micro_step_reduces(processes: int, messages: Messages) ->
     for wrapped, saved, operation in (("DDP", "no_sync", "all-reduce"), ("FSDP2", "last only", "reduce-scatter")):
         each = messages(f"{wrapped}, each", operation, processes)
         assert each and len(each) == MICRO * len(messages(f"{wrapped}, {saved}", operation, processes))
-
-
-def test_a_module_that_was_compiled_reduces_once_too(tmp_path: Path) -> None:
-    assert on_ranks(compiled_as_a_whole, 2, tmp_path)[0] == {"DDP": 1, "FSDP2": 1}
 
 
 def test_fsdp2_still_gathers_in_each_micro_step(messages: Messages) -> None:

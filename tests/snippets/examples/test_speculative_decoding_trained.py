@@ -1,62 +1,17 @@
 """examples/speculative_decoding_trained: what it trains on, and that each number it prints counts what it says."""
 
-import itertools
-from types import SimpleNamespace
-
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
+from snippets.examples import speculative_decoding_models
 from snippets.examples import speculative_decoding_trained as script
-from snippets.examples.generation import TINY, Decoder, by_library
-from snippets.examples.speculative_decoding import DraftModel
-from tests.snippets.examples.test_generation import HERE, model
-
-
-def pieces() -> Tensor:
-    return torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(3)).to(HERE)
-
-
-def test_no_held_out_file_is_trained_on() -> None:
-    text, files = script.texts()
-    assert len(text) > 15 * sum(map(len, files)) > 0
-    assert not any(file in text for file in files if len(file) > 2000)
-    assert b"import unittest" in text  # the library's own modules, but not its tests
-    assert b"class TestSFpatches(" not in text
-
-
-def test_held_out_pieces_come_from_the_middle_and_too_few_are_refused() -> None:
-    files = [bytes(range(8)), b"short", bytes(range(100, 120))]
-    assert script.held_out(files, 2, 4).tolist() == [[4, 5, 6, 7], [110, 111, 112, 113]]
-    with pytest.raises(ValueError, match="held-out files: expected 3 of 8 bytes or more, got 2"):
-        script.held_out(files, 3, 4)
-
-
-def test_training_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that is looked at twice a step."""
-    plan, clock = script.PLANS["cpu"], itertools.count()
-    monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    torch.manual_seed(0)
-    sizes = TINY | {"num_hidden_layers": 1}
-    before = script.bits(script.make_model(sizes, HERE, torch.float32).eval(), script.held_out([b"ab" * 64], 1, 64))
-    found, steps = script.trained(sizes, b"ab" * 500, plan, limit=30)
-    assert steps == 16
-    assert script.bits(found, script.held_out([b"ab" * 64], 1, 64)) < 0.8 * before
-
-
-def test_a_model_that_knows_nothing_needs_eight_bits_a_byte() -> None:
-    blank = script.copied(model(), TINY, torch.float32)
-    blank.lm_head.weight.data.zero_()
-    assert script.bits(blank, pieces()) == pytest.approx(8)
-
-
-def test_a_copy_has_the_same_weights_and_exact_angles() -> None:
-    found = script.copied(model(), TINY, torch.bfloat16)
-    for name, weight in found.named_parameters():
-        torch.testing.assert_close(weight, model().get_parameter(name).bfloat16(), rtol=0, atol=0)
-    assert found.model.rotary_emb.inv_freq.dtype == torch.float32
+from snippets.examples.generation import by_library
+from snippets.examples.generation_step import Decoder
+from snippets.examples.speculative_decoding_drafts import DraftModel
+from tests.snippets.examples.test_generation import model
+from tests.snippets.examples.test_speculative_decoding_models import pieces
 
 
 def test_following_gives_the_library_s_tokens_and_logits() -> None:
@@ -98,7 +53,7 @@ def test_a_prompt_begins_again_after_three_quarters() -> None:
 def test_each_row_of_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model drafting for itself is always right; the file as it is repeats itself."""
     monkeypatch.setattr(script, "AHEAD", (1, 3))
-    plan = script.Plan({}, {}, (0, 0), batch=1, context=1, prompts=2, prompt=12, new=24)
+    plan = speculative_decoding_models.Plan({}, {}, (0, 0), batch=1, context=1, prompts=2, prompt=12, new=24)
     files = pieces().repeat(1, 3)
     head, *lines = script.drafted(model(), DraftModel(model(), Decoder(model(), 1, 64)), files, plan)
     rows = {line[:35].strip(): list(map(float, line[35:].split())) for line in lines}

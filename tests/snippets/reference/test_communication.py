@@ -9,7 +9,7 @@ from torch import nn
 
 from snippets.reference import communication
 from snippets.reference.communication import OPERATIONS, KiB, MiB, rates_of, report, seconds, sent
-from snippets.reference.communication_bytes import Sent
+from snippets.reference.communication_bytes_count import Sent
 from tests.benchmarks import captures
 from tests.snippets.reference.ranks import on_ranks
 

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from snippets.examples import llama
+from snippets.examples import llama_causal
 from snippets.validation.assistant import analyze
 from snippets.validation.assistant_llama import Loss
 from snippets.validation.assistant_llama import llama as made
@@ -27,5 +27,5 @@ def test_the_lost_flag_is_found_by_itself_and_leads_to_its_mend(module_and_token
 
 def test_where_causality_is_said_nothing_is_found(module_and_tokens):
     module, tokens = module_and_tokens
-    said = Loss(llama.say_causal(module.model))
+    said = Loss(llama_causal.say_causal(module.model))
     assert TITLE not in {finding.title for finding in analyze(said, tokens).findings}

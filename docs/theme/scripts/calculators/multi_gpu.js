@@ -1,4 +1,4 @@
-// The calculator of a training step on several GPUs, by the arithmetic of snippets/examples/multi_gpu.py: a test compares both.
+// The calculator of a training step on several GPUs, by the arithmetic of snippets/examples/multi_gpu_predict.py: a test compares both.
 // docs/publish/macros/calculators/multi_gpu.py makes the form and the data. Outside of what was measured it gives the bytes alone.
 
 import { bytesOf, calculator, digits, inUnits, invalid, percent, time } from "./form.js"
