@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from snippets.compiler.recompilation import Counter, said
+from snippets.compiler.recompilation_counter import Counter, said
 from snippets.validation.timing import synchronize
 
 

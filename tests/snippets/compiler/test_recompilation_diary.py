@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from snippets.compiler.recompilation import Counter, double, said
+from snippets.compiler.recompilation_counter import Counter, said
 from snippets.compiler.recompilation_diary import (
     LONGEST,
     STRATEGIES,
@@ -20,6 +20,7 @@ from snippets.compiler.recompilation_diary import (
     prompt_lengths,
     run_eagerly,
 )
+from snippets.compiler.recompilation_specialised import double
 from snippets.validation.equivalence import check
 from tests.benchmarks import captures
 
