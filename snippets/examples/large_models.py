@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from snippets.compiler.training import PRODUCTS
+from snippets.compiler.training_checkpointing import PRODUCTS
 from snippets.examples.hf_llama import LLAMA_1B, LLAMA_8B, chunked_loss
 from snippets.examples.llama import TINY, Loss, make_model, sharing, shifted
 from snippets.validation.memory import peak_of, record

@@ -208,7 +208,8 @@ def merged(path: str, root: Path = ROOT) -> str:
         Entangled: two files give one name to two things, or one imports, starts or looks up what a single file has not.
     """
     modules: dict[str, Module] = {}
-    order = list(dict.fromkeys(_use(path, None, modules, root)))
+    _use(path, None, modules, root)
+    order = list(dict.fromkeys(_ordered(path, modules)))
     whole = modules[path]
     parts = [_part(modules[other]) for other in order if other != path]
     imports = [line for other in order for line in _imports(modules[other])]
@@ -218,12 +219,11 @@ def merged(path: str, root: Path = ROOT) -> str:
     return re.sub(r"\n{4,}", "\n\n\n", text)
 
 
-def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Path) -> list[str]:
-    """Note what is used of a file, all if no names are given; returns the files, each after those that it uses."""
+def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Path) -> None:
+    """Note what is used of a file, all if no names are given, and of those that it imports."""
     module = modules.setdefault(path, Module(path, root))
     if {*module.imports(everywhere=True)} - {*module.imports()}:
         raise Entangled(f"{path} imports ours within a function")
-    order: list[str] = []
     waiting = (set(module.binds) if names is None else names) - module.used
     if names is None and has(module.tree, PLACE | NAME):
         raise Entangled(f"{path} asks where it lies, or starts itself")
@@ -244,8 +244,15 @@ def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Pa
         if each.name in module.used:
             wanted.setdefault(other, set()).add(each.name)
     for other, its_names in wanted.items():
-        order += _use(other, its_names, modules, root)
-    return [*order, path]
+        _use(other, its_names, modules, root)
+
+
+def _ordered(path: str, modules: dict[str, Module]) -> Iterator[str]:
+    """The files, each after those that it uses: known once all is noted, as one file may be asked for more later."""
+    module = modules[path]
+    for other in dict.fromkeys(file for each, file in module.imports() if each.name in module.used):
+        yield from _ordered(other, modules)
+    yield path
 
 
 def _part(module: Module) -> str:
