@@ -114,7 +114,7 @@ def test_a_merged_script_runs_as_its_module_does(
 
 def changed(text: str, path: str, root: Path = ROOT) -> Iterator[str]:
     """What a merged script says otherwise than the files that it is merged from."""
-    texts = {other: (root / other).read_text() for other in scripts.reached(path, root)}
+    texts = {other: markers.without((root / other).read_text()) for other in scripts.reached(path, root)}
     files = {
         other: Said.of(scripts.COMMAND.sub(r"python \1.py", text), scripts.package_of(other))
         for other, text in texts.items()
