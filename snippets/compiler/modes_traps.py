@@ -16,7 +16,9 @@ import torch._inductor.config
 from torch import Tensor, nn
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 
-from snippets.compiler.modes import WORKLOADS, Call, compiled, make, reserved
+from snippets.compiler.modes_measured import Call, reserved
+from snippets.compiler.modes_options import compiled
+from snippets.compiler.modes_workloads import WORKLOADS, make
 from snippets.validation.timing import captured, measure, nothing
 
 MIB = 2**20

@@ -11,7 +11,7 @@ from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
 from torch._inductor.utils import fresh_cache
 
 from snippets.compiler import modes_traps
-from snippets.compiler.modes import compiled, make
+from snippets.compiler.modes_options import compiled
 from snippets.compiler.modes_traps import (
     Counter,
     count,
@@ -23,6 +23,7 @@ from snippets.compiler.modes_traps import (
     recordings,
     skipped,
 )
+from snippets.compiler.modes_workloads import make
 
 DEVICE = torch.device("cuda")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CPU has no CUDA graphs")
