@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from snippets.compiler.compile_time import SIZES, Block, Size, Stack
+from snippets.compiler.compile_time_model import SIZES, Block, Size, Stack
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIZE = SIZES[DEVICE]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from snippets.compiler.compile_time import environment
+from snippets.compiler.compile_time_measured import environment
 
 
 # --8<-- [start:serve]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from snippets.compiler.ahead_of_time_model import LAYERS, SIZE, make_model
 from snippets.compiler.ahead_of_time_serve import alone, later_call, serve
-from snippets.compiler.compile_time import environment
+from snippets.compiler.compile_time_measured import environment
 
 ROOT = Path(__file__).parents[2]
 

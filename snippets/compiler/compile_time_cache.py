@@ -23,7 +23,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from snippets.compiler.compile_time import ROOT, environment
+from snippets.compiler.compile_time_measured import ROOT, environment
 from snippets.validation.timing import synchronize
 
 
