@@ -19,7 +19,7 @@ from snippets.compiler.debugging_bugs import (
     scale_,
     shifted_beside,
 )
-from snippets.compiler.debugging_symptoms import gate
+from snippets.compiler.debugging_precision import gate
 from tests.snippets.compiler.test_debugging_symptoms import OLD, VERSION, known, sections
 
 VARIES = {"memory": r"\d+ of 64|compared with \w+ +"}  # nobody wrote it: see tests/benchmarks/captures.py
