@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.graph import GraphLowering
 
-from snippets.compiler.inductor_code import Launch, Operations, made
+from snippets.compiler.inductor_code import made
+from snippets.compiler.inductor_code_launches import Launch, Operations
 from snippets.compiler.what_compile_does import nbytes
 
 GROUPS = 64  # rows of the table that the last step adds into

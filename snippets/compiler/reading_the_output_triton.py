@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
-from snippets.compiler.inductor_code import standalone
+from snippets.compiler.inductor_code_standalone import standalone
 
 
 # --8<-- [start:function]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from snippets.compiler.inductor_code import Launch, made
+from snippets.compiler.inductor_code import made
+from snippets.compiler.inductor_code_launches import Launch
 from snippets.compiler.what_compile_does import nbytes
 from snippets.validation.memory import saved
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from snippets.compiler.inductor_code import standalone
+from snippets.compiler.inductor_code_standalone import standalone
 from snippets.compiler.reading_the_output_triton import (
     SHAPES,
     Generated,
