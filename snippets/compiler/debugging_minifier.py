@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from snippets.compiler import debugging_bugs
+from snippets.compiler import debugging_bugs_compiler
 from snippets.compiler.debugging_errors import said
 from snippets.compiler.debugging_precision import compiled
 
@@ -23,7 +23,7 @@ from snippets.compiler.debugging_precision import compiled
 def model(x: Tensor, weight: Tensor) -> Tensor:
     """The planted lowering among operations that are right."""
     hidden = (x @ weight).tanh()
-    return (debugging_bugs.shifted(hidden) * hidden.cos()).exp() - x.mean()
+    return (debugging_bugs_compiler.shifted(hidden) * hidden.cos()).exp() - x.mean()
 
 
 def minified(function: Callable, *inputs: Tensor) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.profiler import ProfilerActivity
 
-from snippets.compiler.reading_the_output import lines_of_kernels
+from snippets.compiler.reading_the_output_provenance import lines_of_kernels
 from snippets.compiler.reading_the_output_triton import SHAPES, block
 
 

@@ -9,7 +9,6 @@ import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from snippets.compiler import reading_the_output_launched
-from snippets.compiler.reading_the_output import lines_of_kernels
 from snippets.compiler.reading_the_output_launched import (
     Configuration,
     Ran,
@@ -20,6 +19,7 @@ from snippets.compiler.reading_the_output_launched import (
     profiled,
     trial_table,
 )
+from snippets.compiler.reading_the_output_provenance import lines_of_kernels
 from snippets.compiler.reading_the_output_triton import block
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
