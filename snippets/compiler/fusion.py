@@ -16,7 +16,7 @@ from snippets.compiler.fusion_asked import both_layouts, column_softmax, product
 from snippets.compiler.fusion_plan import Kernel, plan
 from snippets.compiler.inductor_code import made
 from snippets.compiler.inductor_code_launches import Launch, Operations
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 
 GROUPS = 64  # rows of the table that the last step adds into
 HEADS = 8

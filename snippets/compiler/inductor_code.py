@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves
 from snippets.compiler.inductor_code_chosen import Refused
 from snippets.compiler.inductor_code_launches import Made, watch
 from snippets.compiler.inductor_code_standalone import standalone
-from snippets.compiler.what_compile_does import readable, unit_rows
+from snippets.compiler.what_compile_does import unit_rows
+from snippets.compiler.what_compile_does_graphs import readable
 
 
 # --8<-- [start:made]

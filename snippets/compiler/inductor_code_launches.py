@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snippets.compiler.inductor_code_chosen import chosen
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 
 
 # --8<-- [start:results]

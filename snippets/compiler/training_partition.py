@@ -1,7 +1,5 @@
 """Tables of what a step keeps and repeats: checkpointing, its order, budgets, dropout."""
 
-import re
-import textwrap
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +22,7 @@ from snippets.compiler.training_dropout import with_dropout
 from snippets.compiler.training_kept import Kept, kept, work
 from snippets.compiler.training_model import Block, Run, mlp, mlp_inputs
 from snippets.compiler.training_step import loss_of
+from snippets.compiler.what_compile_does_graphs import readable
 
 # --8<-- [start:partition]
 Graphs = tuple[torch.fx.GraphModule, torch.fx.GraphModule]  # forward and backward
@@ -69,13 +68,6 @@ def products_run(order: Callable[..., Callable], run: Run) -> tuple[list[int], l
     forward = list(ran)
     y.sum().backward()
     return forward, ran[len(forward) :]
-
-
-def readable(graph: torch.fx.GraphModule) -> str:
-    """A graph as Python: each operation with its result's type, under the line of source that it comes from."""
-    text = graph.print_readable(print_output=False).partition("\n")[2]
-    text = re.sub(r"# File: .*, code: ", "# ", text)
-    return textwrap.dedent(re.sub(r";  \w+ = .*None$", "", text, flags=re.MULTILINE)).strip()
 
 
 def line(name: str, plan: Kept, plain: Kept) -> str:

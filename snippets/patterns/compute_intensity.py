@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 from snippets.patterns.compute_intensity_decode import converted
 
 

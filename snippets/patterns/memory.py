@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from snippets.compiler.inductor_code import made
 from snippets.compiler.inductor_code_launches import Launch
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 from snippets.validation.memory import saved
 
 HEADS = (4, 128, 8, 64)  # batch, tokens, heads, size of a head
