@@ -11,8 +11,11 @@ from pathlib import Path
 
 import torch
 
-from snippets.compiler import ahead_of_time, ahead_of_time_linked
-from snippets.compiler.ahead_of_time import STAGES, alone, build, close, compile_server, serve, serve_source, started
+from snippets.compiler import ahead_of_time_linked, ahead_of_time_model
+from snippets.compiler.ahead_of_time_model import build, make_input, make_model
+from snippets.compiler.ahead_of_time_serve import alone, serve
+from snippets.compiler.ahead_of_time_server import compile_server
+from snippets.compiler.ahead_of_time_starts import ROOT, STAGES, close, serve_source, started
 
 LAYERS = 4
 
@@ -28,7 +31,7 @@ def main() -> None:
         server = pool.submit(compile_server, folder)
         static = pool.submit(ahead_of_time_linked.tried, True, folder)
         package, given, weights = folder / "model.pt2", folder / "given.pt", folder / "weights.pt"
-        model, x = ahead_of_time.make_model(), ahead_of_time.make_input(3)
+        model, x = make_model(), make_input(3)
         torch.save(model.state_dict(), weights)
         torch.save(x.cpu(), given)
         with torch.inference_mode():
@@ -42,9 +45,9 @@ def main() -> None:
         files = [str(package), str(given), str(folder / "returned.pt")]
         compiles, serves = [*source, "compile", str(weights), *files[1:]], alone(serve, *files)
         ways = {  # what is run, where, and with which cache folder: the second time it is warm
-            "eager": ([*source, "eager", str(weights), *files[1:]], ahead_of_time.ROOT, "none"),
-            "torch.compile, cold": (compiles, ahead_of_time.ROOT, "compile"),
-            "torch.compile, warm": (compiles, ahead_of_time.ROOT, "compile"),
+            "eager": ([*source, "eager", str(weights), *files[1:]], ROOT, "none"),
+            "torch.compile, cold": (compiles, ROOT, "compile"),
+            "torch.compile, warm": (compiles, ROOT, "compile"),
             "package, cold": (serves, folder, "package"),
             "package, warm": (serves, folder, "package"),
             "package, bare": (alone(serve, *files, "bare"), folder, "bare"),
@@ -61,7 +64,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    ahead_of_time.LAYERS = LAYERS
+    ahead_of_time_model.LAYERS = LAYERS
     if sys.argv[1:2] in (["eager"], ["compile"]):
         serve_source(*sys.argv[1:])
     else:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from snippets.compiler.compile_time import ROOT, environment
+from snippets.compiler.compile_time_measured import ROOT, environment
 
 
 # --8<-- [start:decomposition]

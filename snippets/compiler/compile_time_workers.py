@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snippets.compiler.compile_time import ROOT, environment, inside
+from snippets.compiler.compile_time_measured import ROOT, environment
+from snippets.compiler.compile_time_start import inside
 from snippets.validation.timing import synchronize
 
 

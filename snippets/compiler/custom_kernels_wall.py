@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from snippets.compiler.custom_kernels import DEVICE, WAYS, block, written_out
-from snippets.compiler.inductor_code import Launch, made
+from snippets.compiler.inductor_code import made
+from snippets.compiler.inductor_code_launches import Launch
 
 SEEN = {"plain", "triton-op"}  # whose launch Inductor writes itself
 

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._inductor.decomposition import register_decomposition
-from torch._inductor.lowering import lowerings, register_lowering
 
 from snippets.compiler.debugging import bisect, inside
-
-aten = torch.ops.aten
+from snippets.compiler.debugging_bugs_compiler import damped, drop_factors, halved, shifted_beside
+from snippets.compiler.debugging_bugs_operators import mean_change, precise_sin, scaled, stored_by_column
 
 
 # --8<-- [start:healthy]
@@ -32,144 +30,6 @@ class Block(torch.nn.Module):
 
 
 # --8<-- [end:healthy]
-
-
-# --8<-- [start:shape]
-@torch.library.custom_op("planted::changes", mutates_args=())
-def changes(x: Tensor) -> Tensor:
-    """The differences of neighbouring rows: one row less than x."""
-    return x[1:] - x[:-1]
-
-
-@changes.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)  # wrong: as many rows as x
-
-
-def mean_change(x: Tensor) -> Tensor:
-    rows = changes(x)
-    return rows.sum(0) / rows.shape[0]
-
-
-# --8<-- [end:shape]
-
-
-# --8<-- [start:mutation]
-@torch.library.custom_op("planted::scale_", mutates_args=())  # wrong: mutates_args=("x",)
-def scale_(x: Tensor, factor: float) -> None:
-    x.mul_(factor)
-
-
-@scale_.register_fake
-def _(x: Tensor, factor: float) -> None:
-    return None
-
-
-def scaled(x: Tensor) -> Tensor:
-    y = x.exp()
-    scale_(y, 0.5)
-    return y + 1
-
-
-# --8<-- [end:mutation]
-
-
-# --8<-- [start:decomposition]
-@torch.library.custom_op("planted::halve", mutates_args=())
-def halve(x: Tensor) -> Tensor:
-    return x / 2
-
-
-@halve.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-@register_decomposition([torch.ops.planted.halve.default])
-def _(x: Tensor) -> Tensor:
-    return x * 0.25  # wrong: 0.5
-
-
-def halved(x: Tensor) -> Tensor:
-    return halve(x.exp()).sin()
-
-
-# --8<-- [end:decomposition]
-
-
-# --8<-- [start:dtype]
-@torch.library.custom_op("planted::precise", mutates_args=())
-def precise(x: Tensor) -> Tensor:
-    return x.double().exp()
-
-
-@precise.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)  # wrong: dtype=torch.float64
-
-
-def precise_sin(x: Tensor) -> Tensor:
-    return precise(x).sin()
-
-
-# --8<-- [end:dtype]
-
-
-# --8<-- [start:stride]
-@torch.library.custom_op("planted::by_column", mutates_args=())
-def by_column(x: Tensor) -> Tensor:
-    return x.mT.contiguous().mT
-
-
-@by_column.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)  # wrong: strides of a transposed tensor
-
-
-def stored_by_column(x: Tensor) -> Tensor:
-    return by_column(x).sin()
-
-
-# --8<-- [end:stride]
-
-
-# --8<-- [start:pass]
-def drop_factors(graph: torch.fx.Graph) -> None:
-    """A pass that means to drop products with 1, and drops those with any number."""
-    for node in graph.find_nodes(op="call_function", target=aten.mul.Tensor):
-        if isinstance(node.args[1], float):  # wrong: == 1.0
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-
-
-def damped(x: Tensor) -> Tensor:
-    return (x.exp() * 0.5).sin()
-
-
-# --8<-- [end:pass]
-
-
-# --8<-- [start:lowering]
-@torch.library.custom_op("planted::shifted", mutates_args=())
-def shifted(x: Tensor) -> Tensor:
-    return x + 1
-
-
-@shifted.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-@register_lowering(torch.ops.planted.shifted.default)
-def _(x: Any) -> Any:
-    return lowerings[aten.add_.Tensor](x, 1)  # wrong: aten.add.Tensor, which leaves x alone
-
-
-def shifted_beside(x: Tensor) -> Tensor:
-    return shifted(x) * x
-
-
-# --8<-- [end:lowering]
 
 
 # --8<-- [start:memory]

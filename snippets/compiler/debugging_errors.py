@@ -6,139 +6,41 @@ Run `python -m snippets.compiler.debugging_errors`.
 import contextlib
 import logging
 import re
-import sysconfig
 import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor
-from torch._inductor import config, cpp_builder, scheduler
-from torch._inductor.lowering import register_lowering
-from torch._inductor.virtualized import V
+from torch._inductor import config
 
-from snippets.compiler import debugging_bugs  # as a whole: what registers an operator's parts has no name
 from snippets.compiler.debugging import first_line
-
-X = torch.linspace(0, 1, 8)
-
-
-def custom(name: str) -> Callable[[Callable], Any]:
-    """A custom operator that doubles its input, with the given fake kernel."""
-
-    def define(fake: Callable) -> Any:
-        def double(x: Tensor) -> Tensor:
-            return x * 2
-
-        operator = torch.library.custom_op(f"provoked::{name}", double, mutates_args=())
-        operator.register_fake(fake)
-        return operator
-
-    return define
-
-
-# --8<-- [start:tracing]
-def shapes_that_do_not_fit() -> None:
-    torch.compile(lambda x: x @ torch.ones(5))(X)
-
-
-@custom("reads_data")
-def reads_data(x: Tensor) -> Tensor:
-    x.data_ptr()  # a stand-in has no data
-    return torch.empty_like(x)
-
-
-def data_pointer() -> None:
-    torch.compile(lambda x: reads_data(x))(X)
-
-
-def branch_on_a_value() -> None:
-    torch.compile(lambda x: x.sin() if x.sum() > 0 else x, fullgraph=True)(X)
-
-
-def too_many_graphs() -> None:
-    compiled = torch.compile(lambda x: x.sin(), backend="eager", dynamic=False, fullgraph=True)
-    with torch._dynamo.config.patch(recompile_limit=1):
-        for length in (2, 3):
-            compiled(X[:length])
-
-
-# --8<-- [end:tracing]
-
-
-# --8<-- [start:compiling]
-def unknown_backend() -> None:
-    torch.compile(lambda x: x.sin(), backend="inductr")(X)
-
-
-def failing_backend() -> None:
-    def ours(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable:
-        raise ValueError("planted")
-
-    torch.compile(lambda x: x.sin(), backend=ours)(X)
-
-
-@custom("no_gradient")
-def no_gradient(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-def no_formula() -> None:
-    leaf = X.clone().requires_grad_()
-    torch.compile(lambda x: no_gradient(x).sum(), backend="aot_eager")(leaf).backward()
-
-
-@custom("lowered")
-def lowered(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-@register_lowering(torch.ops.provoked.lowered.default)
-def _(x: object) -> object:
-    raise KeyError("planted")
-
-
-def failing_lowering() -> None:
-    torch.compile(lambda x: lowered(x))(X)
-
-
-# --8<-- [end:compiling]
-
-
-# --8<-- [start:running]
-def wrong_stride() -> None:
-    torch.compile(debugging_bugs.stored_by_column)(X.view(2, 4))
-
-
-def wrong_fake_kernel() -> None:
-    torch.compile(debugging_bugs.precise_sin, backend="aot_eager_decomp_partition_crossref")(X)
-
-
-def wrong_schema() -> None:
-    torch.compile(debugging_bugs.scaled, backend="eager_debug")(X)
-
-
-def index_out_of_bounds() -> None:
-    torch.compile(lambda x, i: x[i].sin())(X, torch.tensor([9]))
-
-
-def nan() -> None:
-    with config.patch(nan_asserts=True):
-        torch.compile(lambda x: (x - 2).log().sum())(X)
-
-
-def not_deterministic() -> None:
-    torch.use_deterministic_algorithms(True)
-    try:
-        torch.compile(lambda x: x.clone().put_(torch.tensor([0]), X[:1]), backend="aot_eager")(X)
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-# --8<-- [end:running]
+from snippets.compiler.debugging_errors_compiler import (
+    X,
+    branch_on_a_value,
+    data_pointer,
+    failing_backend,
+    failing_lowering,
+    no_formula,
+    shapes_that_do_not_fit,
+    too_many_graphs,
+    unknown_backend,
+)
+from snippets.compiler.debugging_errors_machine import (
+    gpu_too_old,
+    no_compiler,
+    no_compiler_on_windows,
+    no_python_headers,
+    no_triton,
+)
+from snippets.compiler.debugging_errors_running import (
+    index_out_of_bounds,
+    nan,
+    not_deterministic,
+    wrong_fake_kernel,
+    wrong_schema,
+    wrong_stride,
+)
 
 
 # --8<-- [start:backward]
@@ -164,49 +66,6 @@ def double_backward() -> None:
 
 # --8<-- [end:backward]
 
-
-# --8<-- [start:machine]
-def no_compiler() -> None:
-    with config.patch({"cpp.cxx": ("/nowhere/g++",)}):
-        torch.compile(lambda x: x.sin() + 3)(X)
-
-
-def no_python_headers() -> None:
-    real = sysconfig.get_path
-
-    def elsewhere(name: str, *args: Any, **kwargs: Any) -> str:
-        return "/nowhere" if name == "include" else real(name, *args, **kwargs)
-
-    with mock.patch.object(sysconfig, "get_path", elsewhere), config.patch(cpp_cache_precompile_headers=False):
-        torch.compile(lambda x: x.cos() + 3)(X)
-
-
-def no_compiler_on_windows() -> None:
-    cpp_builder.check_compiler_exist_windows("cl")
-
-
-def create_gpu_backend(major: int, minor: int) -> None:
-    """What Inductor does before it writes the first kernel for a GPU, here for one of that compute capability."""
-    properties = mock.Mock(major=major, minor=minor)
-    properties.name = "a GPU"
-    with (
-        V.set_graph_handler(mock.Mock()),
-        mock.patch.object(scheduler, "has_triton", lambda *_: False),
-        mock.patch.object(scheduler, "get_scheduling_for_device", lambda _: mock.Mock()),
-        mock.patch("torch.cuda.get_device_properties", lambda _: properties),
-    ):
-        scheduler.Scheduler.create_backend(mock.Mock(), torch.device("cuda", 0))
-
-
-def no_triton() -> None:
-    create_gpu_backend(9, 0)
-
-
-def gpu_too_old() -> None:
-    create_gpu_backend(6, 1)
-
-
-# --8<-- [end:machine]
 
 ERRORS = {
     "while Dynamo follows the code": (shapes_that_do_not_fit, data_pointer, branch_on_a_value, too_many_graphs),

@@ -7,18 +7,16 @@ GPU if there is one, and the plan is read off its scheduler, which is no public 
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor
-from torch._inductor.graph import GraphLowering
 
-from snippets.compiler.inductor_code import Launch, Operations, made
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.fusion_asked import both_layouts, column_softmax, product_and_bias, product_and_scatter
+from snippets.compiler.fusion_plan import Kernel, plan
+from snippets.compiler.inductor_code import made
+from snippets.compiler.inductor_code_launches import Launch, Operations
+from snippets.compiler.what_compile_does_traffic import nbytes
 
 GROUPS = 64  # rows of the table that the last step adds into
 HEADS = 8
@@ -91,31 +89,6 @@ def inputs_of(step: Callable, rows: int, columns: int, device: str, dtype: torch
     return tensors[: step.__code__.co_argcount]
 
 
-# --8<-- [start:asked]
-def column_softmax(x: Tensor) -> Tensor:
-    """Two reductions down the columns."""
-    return torch.softmax(x, dim=0)
-
-
-def both_layouts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """One result, as it is and transposed."""
-    sine = x.sin()
-    return sine, sine.t().contiguous()
-
-
-def product_and_bias(x: Tensor) -> Tensor:
-    """A product, with a row that is added."""
-    return x @ x.t() + x[0]
-
-
-def product_and_scatter(x: Tensor) -> Tensor:
-    """A product whose rows are added up."""
-    return torch.zeros_like(x).index_add(0, torch.arange(len(x), device=x.device) // 2, x @ x.t())
-
-
-# --8<-- [end:asked]
-
-
 # --8<-- [start:opaque]
 @torch.library.custom_op("fusion::norm", mutates_args=())
 def opaque_norm(hidden: Tensor, weight: Tensor) -> Tensor:
@@ -176,61 +149,6 @@ def together(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 # --8<-- [end:together]
-
-
-# --8<-- [start:plan]
-class Kernel(NamedTuple):
-    """One entry of Inductor's plan: a kernel to write, or a call to leave to a library.
-
-    Attributes:
-        makes: the operation behind each buffer that is computed in it; some of them never reach memory.
-        written: by Inductor, and not a library's.
-        bytes: of the buffers that it reads or writes, each once.
-    """
-
-    makes: tuple[str, ...]
-    written: bool
-    bytes: int
-
-
-def plan(function: Callable, *inputs: Tensor, **options: Any) -> list[Kernel]:
-    """What Inductor would launch for a call of the function: its scheduler's list, after fusion."""
-    kernels: list[Kernel] = []
-    codegen = GraphLowering.codegen
-
-    def watched(lowered: GraphLowering) -> None:
-        codegen(lowered)
-        kernels[:] = [
-            Kernel(
-                tuple(operation_of(part.node) for part in node.get_nodes() if part.node is not None),
-                written=not node.is_extern(),
-                bytes=node.get_read_write_buffers_sizes(),
-            )
-            for node in lowered.scheduler.nodes
-        ]
-        raise StopIteration("planned: there is no need to build the kernels")
-
-    torch.compiler.reset()
-    try:
-        with (
-            mock.patch.object(GraphLowering, "codegen", watched),
-            torch._inductor.config.patch(fx_graph_cache=False, **options),
-            torch._functorch.config.patch(enable_autograd_cache=False),
-        ):
-            torch.compile(function, fullgraph=True, dynamic=False)(*inputs)
-    except Exception:
-        if not kernels:  # something else went wrong
-            raise
-    return [kernel for kernel in kernels if kernel.bytes]  # without entries that only name a result
-
-
-def operation_of(buffer: Any) -> str:
-    """The operation of the graph that a buffer is the result of."""
-    origin = buffer.get_origin_node() or next(iter(buffer.get_origins()))
-    return str(origin.target).removeprefix("aten.").rpartition(".")[0]
-
-
-# --8<-- [end:plan]
 
 
 def eager(function: Callable, *inputs: Tensor) -> tuple[int, int]:

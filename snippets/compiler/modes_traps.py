@@ -5,156 +5,20 @@
 A CPU has no CUDA graphs, so there this prints nothing but that.
 """
 
-import contextlib
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
-import torch._inductor.config
-from torch import Tensor, nn
-from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch import Tensor
 
-from snippets.compiler.modes import WORKLOADS, Call, compiled, make, reserved
-from snippets.validation.timing import captured, measure, nothing
-
-MIB = 2**20
-
-
-def graphed(function: Callable) -> Callable:
-    """Compiled with CUDA graphs, every size by itself."""
-    torch.compiler.reset()
-    return torch.compile(function, mode="reduce-overhead", dynamic=False)
-
-
-# --8<-- [start:recordings]
-@contextlib.contextmanager
-def recordings() -> Iterator[list[str]]:
-    """While it lasts, a CUDA graph that torch.compile records adds an entry to the list."""
-    seen: list[str] = []
-
-    def note(about: CallbackArgs) -> None:
-        if about.callback_trigger is CallbackTrigger.CUDAGRAPH_RECORDING:
-            seen.append(about.compile_id)
-
-    callback_handler.register_start_callback(note)
-    try:
-        yield seen
-    finally:
-        callback_handler.remove_start_callback(note)
-
-
-# --8<-- [end:recordings]
-
-# ---- what is launched -----------------------------------------------------------------------------------------------
-
-
-# --8<-- [start:launches]
-def launches(call: Call) -> int:
-    """How often a call asks the driver to start something on the GPU: a kernel, a copy, or a whole graph."""
-    from torch.profiler import ProfilerActivity, profile
-
-    call()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-        call()
-        torch.cuda.synchronize()
-    asked = [event.name for event in trace.events() if event.device_type.name == "CPU"]
-    return sum("Launch" in name or name.startswith(("cudaMemcpy", "cudaMemset")) for name in asked)
-
-
-# --8<-- [end:launches]
-
-# ---- inputs that move -----------------------------------------------------------------------------------------------
-
-
-def double(x: Tensor) -> Tensor:
-    return x * 2
-
-
-# --8<-- [start:moved]
-def moved_by_hand(device: torch.device) -> tuple[float, float]:
-    """A graph recorded by hand, then a new input under the same name: what it computes, and what it should."""
-    first = x = torch.full((4,), 1.0, device=device)
-    replay = captured(lambda: double(x))
-    x = torch.full((4,), 10.0, device=device)  # `x` is another tensor now, and the graph reads the first one's memory
-    return float(replay()[0]), float(double(x)[0]) if first is not x else 0.0
-
-
-def moved(device: torch.device, static: bool, calls: int = 5) -> tuple[int, int, bool]:
-    """Compiled, with a new tensor in each call: recordings, launches of a call, and whether all results are right."""
-    function = graphed(double)
-    inputs = [torch.full((1024, 1024), float(n), device=device) for n in range(calls + 2)]
-    if static:
-        for x in inputs:
-            torch._dynamo.mark_static_address(x, guard=False)  # a promise: this tensor stays where it is
-    with recordings() as recorded:
-        right = all(bool((function(x) == 2 * x).all()) for x in inputs)
-    return len(recorded), launches(partial(function, inputs[0])), right
-
-
-def price_of_copying(device: torch.device, mib: int) -> dict[str, float]:
-    """GPU seconds of one compiled operation on an input of so many MiB: launched, replayed, replayed without a copy."""
-    x = torch.randn(mib * MIB // 4, device=device)
-    fixed = x.clone()
-    torch._dynamo.mark_static_address(fixed, guard=False)
-    torch.compiler.reset()
-    calls = {
-        "launched": partial(torch.compile(lambda t: t * 2), x),
-        "replayed": partial(torch.compile(lambda t: 2 * t, mode="reduce-overhead"), x),
-        "replayed, input marked static": partial(torch.compile(lambda t: t + t, mode="reduce-overhead"), fixed),
-    }
-    return {name: timing.p50 for name, timing in measure(calls, device, "device", rounds=20).items()}
-
-
-# --8<-- [end:moved]
-
-# ---- outputs that are overwritten -----------------------------------------------------------------------------------
-
-
-# --8<-- [start:overwritten]
-def overwritten_by_hand(device: torch.device) -> tuple[float, float]:
-    """A result of a graph recorded by hand, before the next replay and after it."""
-    x = torch.full((4,), 1.0, device=device)
-    replay = captured(lambda: double(x))
-    kept = replay()
-    before = float(kept[0])
-    x.fill_(10.0)
-    replay()
-    return before, float(kept[0])
-
-
-def kept_results(
-    device: torch.device, warm: int = 0, mend: Callable[[Tensor], Tensor] = lambda y: y, before: Call = nothing
-) -> str:
-    """Keep the results of four compiled calls, then add them up: the sum, which should be 48, or what is said instead.
-
-    `warm` calls are made before; `mend` is done to each result, and `before` is called before each call.
-    """
-    function = graphed(double)
-    for _ in range(warm):
-        function(torch.full((4,), 100.0, device=device))
-    results = []
-    for n in range(4):
-        before()
-        results.append(mend(function(torch.full((4,), float(n), device=device))))
-    try:
-        return f"sum {float(sum(y.sum() for y in results)):.0f}"
-    except RuntimeError as error:
-        return plain(error)
-
-
-# --8<-- [end:overwritten]
-
-
-def plain(error: BaseException) -> str:
-    """What an error says, without where."""
-    text = re.sub(r"Stack trace: .*?\. To prevent", "Stack trace: …. To prevent", str(error), flags=re.DOTALL)
-    return " ".join(re.sub(r"(Found from ?:).*", r"\1 …", text, flags=re.DOTALL).split())
-
-
-# ---- memory that is kept --------------------------------------------------------------------------------------------
+from snippets.compiler.modes_measured import reserved
+from snippets.compiler.modes_options import compiled
+from snippets.compiler.modes_traps_moved import MIB, moved, moved_by_hand, price_of_copying
+from snippets.compiler.modes_traps_overwritten import kept_results, overwritten_by_hand
+from snippets.compiler.modes_traps_recordings import launches, recordings
+from snippets.compiler.modes_traps_skipped import Counter, count, skipped
+from snippets.compiler.modes_workloads import WORKLOADS, make
 
 
 # --8<-- [start:kept]
@@ -182,47 +46,6 @@ def layers(x: Tensor, weight: Tensor) -> Tensor:
 
 
 # --8<-- [end:kept]
-
-# ---- graphs that are not made ---------------------------------------------------------------------------------------
-
-
-# --8<-- [start:skipped]
-class Counter(nn.Module):
-    """Adds to a running sum: the same sum as an argument, and as a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("total", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.total.add_(x)
-        return self.total * 2
-
-
-def count(total: Tensor, x: Tensor) -> Tensor:
-    total.add_(x)
-    return total * 2
-
-
-def skipped(function: Callable, *inputs: Tensor) -> str:
-    """Whether the function gets a CUDA graph; and if not, why. Without the option a skip is a line in the log."""
-    torch.compiler.reset()
-    options = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
-    with recordings() as recorded, torch._inductor.config.patch(options):
-        compiled = torch.compile(function, options=options, dynamic=False)
-        try:
-            for _ in range(3):
-                compiled(*inputs)
-        except Exception as error:  # noqa: BLE001  the compiler wraps it, differently in each version
-            reason = re.search(r"skipping cudagraphs?.*", str(error), re.DOTALL)
-            return plain(RuntimeError(reason[0])) if reason else f"{type(error).__name__}: {plain(error)}"
-    return f"{len(recorded)} graph recorded"
-
-
-# --8<-- [end:skipped]
-
-
-# ---- printed --------------------------------------------------------------------------------------------------------
 
 
 def show_launches(device: torch.device) -> Iterator[str]:

@@ -6,112 +6,14 @@ a profiler calls the kernels, with the line of source of each.
 Needs a GPU.
 """
 
-import contextlib
-import json
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from unittest import mock
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-from torch.profiler import ProfilerActivity
 
-from snippets.compiler.reading_the_output import lines_of_kernels
+from snippets.compiler.reading_the_output_noted import Configuration, noted
+from snippets.compiler.reading_the_output_profiled import Ran, profiled
+from snippets.compiler.reading_the_output_provenance import lines_of_kernels
 from snippets.compiler.reading_the_output_triton import SHAPES, block
-
-
-# --8<-- [start:noted]
-@dataclass(frozen=True)
-class Configuration:
-    """What Inductor decides about a launch: sizes such as XBLOCK, warps of a program, stages of the pipelined loads."""
-
-    sizes: tuple[tuple[str, int], ...]
-    warps: int
-    stages: int
-
-    def __str__(self) -> str:
-        sizes = ", ".join(f"{name} {size}" for name, size in self.sizes)
-        return f"{sizes:<22} num_warps {self.warps:2}  num_stages {self.stages}"
-
-
-@contextlib.contextmanager
-def noted() -> Iterator[tuple[list[tuple[str, Configuration]], dict[str, dict[Configuration, float]]]]:
-    """Every launch of a generated kernel, in order, and the seconds of each configuration where several were timed."""
-    launches: list[tuple[str, Configuration]] = []
-    tried: dict[str, dict[Configuration, float]] = {}
-    run, time_all = CachingAutotuner.run, CachingAutotuner.benchmark_all_configs
-
-    def running(kernel: Any, *arguments: Any, **keywords: Any) -> Any:
-        result = run(kernel, *arguments, **keywords)
-        (launcher,) = kernel.launchers  # those that lost are gone
-        launches.append((name_of(kernel), configuration(launcher)))
-        return result
-
-    def timing(kernel: Any, *arguments: Any, **keywords: Any) -> Any:
-        milliseconds = time_all(kernel, *arguments, **keywords)
-        tried[name_of(kernel)] = {configuration(launcher): each * 1e-3 for launcher, each in milliseconds.items()}
-        return milliseconds
-
-    with mock.patch.multiple(CachingAutotuner, run=running, benchmark_all_configs=timing):
-        yield launches, tried
-
-
-def name_of(kernel: Any) -> str:
-    return kernel.inductor_meta["kernel_name"]
-
-
-def configuration(launcher: Any) -> Configuration:
-    chosen = launcher.config
-    return Configuration(tuple(chosen.kwargs.items()), chosen.num_warps, chosen.num_stages)
-
-
-# --8<-- [end:noted]
-
-
-# --8<-- [start:profiled]
-@dataclass(frozen=True)
-class Ran:
-    """A kernel as the GPU ran it: programs and threads of a program along x, y and z, and registers of a thread."""
-
-    name: str
-    grid: tuple[int, ...]
-    threads: tuple[int, ...]
-    registers: int
-    seconds: float
-
-
-def profiled(call: Callable[[], object]) -> list[Ran]:
-    """The kernels of a call, in the order in which they began."""
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
-        call()
-        torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        return kernels_of(json.loads(path.read_text()))
-
-
-def kernels_of(trace: Mapping[str, Any]) -> list[Ran]:
-    """The kernels of a Chrome trace, as torch.profiler writes it."""
-    events = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
-    return [
-        Ran(
-            event["name"],
-            tuple(event["args"]["grid"]),
-            tuple(event["args"]["block"]),
-            event["args"]["registers per thread"],
-            event["dur"] * 1e-6,
-        )
-        for event in sorted(events, key=lambda event: event["ts"])
-    ]
-
-
-# --8<-- [end:profiled]
 
 
 def launch_table(launches: Iterable[tuple[str, Configuration]], ran: Iterable[Ran]) -> str:

@@ -4,112 +4,18 @@ Run `python -m snippets.compiler.recompilation_diary`. On a CPU the calls are ca
 that it takes seconds: the counts are those of a GPU, the stalls are not.
 """
 
-import math
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 from torch._inductor.utils import fresh_cache
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from snippets.compiler.recompilation import Counter, said
+from snippets.compiler.recompilation_counter import Counter, said
+from snippets.compiler.recompilation_strategies import STRATEGIES, Weights, block, bucket, make_weights, prompt_lengths
 from snippets.validation.timing import synchronize
-
-
-# --8<-- [start:block]
-@dataclass(frozen=True)
-class Weights:
-    """Of one transformer block."""
-
-    qkv: Tensor
-    out: Tensor
-    up: Tensor
-    down: Tensor
-    heads: int
-
-
-def block(x: Tensor, weights: Weights) -> Tensor:
-    """A causal transformer block: `x` has shape (batch, length, width)."""
-    batch, length, width = x.shape
-    qkv = F.linear(F.rms_norm(x, (width,)), weights.qkv).view(batch, length, 3, weights.heads, -1)
-    query, key, value = qkv.permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    x = x + F.linear(mixed.transpose(1, 2).reshape(batch, length, width), weights.out)
-    gate, up = F.linear(F.rms_norm(x, (width,)), weights.up).chunk(2, dim=-1)
-    return x + F.linear(F.silu(gate) * up, weights.down)
-
-
-# --8<-- [end:block]
-
-
-def make_weights(width: int, device: torch.device, dtype: torch.dtype) -> Weights:
-    shapes = (3 * width, width), (width, width), (4 * width, width), (width, 2 * width)
-    tensors = (torch.randn(shape, device=device).div(shape[1] ** 0.5).to(dtype) for shape in shapes)
-    return Weights(*tensors, heads=max(1, width // 128))
-
-
-# --8<-- [start:lengths]
-LONGEST = 1024
-
-
-def prompt_lengths(calls: int) -> list[int]:
-    """Lengths as prompts have them: most are short, a few are ten times longer. The mean is about 160 tokens."""
-    draw = random.Random(0)
-    return [min(max(round(draw.lognormvariate(math.log(100), 0.98)), 2), LONGEST) for _ in range(calls)]
-
-
-# --8<-- [end:lengths]
-
-
-# --8<-- [start:strategies]
-Block = Callable[[Tensor, Weights], Tensor]
-
-
-def plain(compiled: Block, x: Tensor, weights: Weights) -> Tensor:
-    return compiled(x, weights)
-
-
-def marked(compiled: Block, x: Tensor, weights: Weights) -> Tensor:
-    torch._dynamo.mark_dynamic(x, 1, min=2, max=LONGEST)
-    return compiled(x, weights)
-
-
-def unbacked(compiled: Block, x: Tensor, weights: Weights) -> Tensor:
-    torch._dynamo.decorators.mark_unbacked(x, 1)
-    return compiled(x, weights)
-
-
-def bounded(x: Tensor, weights: Weights) -> Tensor:
-    """The block, told what an unbacked length may be, since attention may ask: `attend_checked` shows one that does."""
-    torch._check(x.shape[1] >= 2)
-    torch._check(x.shape[1] <= LONGEST)
-    return block(x, weights)
-
-
-def padded(compiled: Block, x: Tensor, weights: Weights) -> Tensor:
-    """Zeros behind the end, up to a power of two. A causal block never looks ahead: what is cut off plays no part."""
-    length = x.shape[1]
-    return compiled(F.pad(x, (0, 0, 0, bucket(length) - length)), weights)[:, :length]
-
-
-def bucket(length: int) -> int:
-    return max(16, 1 << (length - 1).bit_length())
-
-
-STRATEGIES: dict[str, tuple[Block, Callable[[Block, Tensor, Weights], Tensor], dict[str, Any]]] = {
-    "static": (block, plain, {"dynamic": False}),
-    "automatic": (block, plain, {}),
-    "marked": (block, marked, {}),
-    "padded": (block, padded, {"dynamic": False}),
-    "unbacked": (bounded, unbacked, {}),
-}
-# --8<-- [end:strategies]
 
 
 # --8<-- [start:diary]
@@ -165,9 +71,6 @@ def head() -> str:
         f"{'strategy':<10} {'graphs':>6} {'stalls':>6} {'eagerly':>8} {'stalled':>11} {'longest':>10} "
         f"{'other call':>11} {'total':>9}"
     )
-
-
-# ---- exercises ------------------------------------------------------------------------------------------------------
 
 
 # --8<-- [start:exercises]

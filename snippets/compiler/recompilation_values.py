@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
-from snippets.compiler.recompilation import Mend, double, guard_of, rate_after, rate_before
+from snippets.compiler.recompilation import Mend
+from snippets.compiler.recompilation_counter import guard_of
+from snippets.compiler.recompilation_specialised import double
+from snippets.compiler.recompilation_state import rate_after, rate_before
 
 
 def count(scene: Callable[[Callable], None], backend: str = "aot_eager") -> tuple[int, list[str]]:

@@ -6,11 +6,12 @@ Run `python -m snippets.compiler.torchscript`.
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from snippets.compiler.torchscript_refused import refusals, scripted, warned
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -53,21 +54,6 @@ COMPONENTS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 
 
-def scripted(function: Any, *inputs: Tensor) -> Any:
-    """Script a function or module, or trace it where inputs are given, without the warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.trace(function, inputs) if inputs else torch.jit.script(function)
-
-
-def warned(make: Callable[..., Any], *arguments: Any) -> list[str]:
-    """What PyTorch says to whoever calls it."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        make(*arguments)
-    return list(dict.fromkeys(f"{one.category.__name__}: {one.message}" for one in caught))
-
-
 # --8<-- [start:traced]
 def halved_if_large(x: Tensor) -> Tensor:
     if x.sum() > 10:
@@ -76,41 +62,6 @@ def halved_if_large(x: Tensor) -> Tensor:
 
 
 # --8<-- [end:traced]
-
-
-# --8<-- [start:refused]
-def with_options(x: Tensor, **options: float) -> Tensor:
-    return x * options.get("scale", 1.0)
-
-
-def with_a_number(x, n):
-    return x * n
-
-
-def with_a_lambda(x: Tensor) -> Tensor:
-    return (lambda y: y + 1)(x)
-
-
-def maybe_nothing(x: Tensor, give: bool) -> Tensor:
-    y = None
-    if give:
-        y = x
-    return y
-
-
-# --8<-- [end:refused]
-
-
-def refusals() -> list[tuple[str, str]]:
-    """The language's limits: the first lines of what the compiler of TorchScript says."""
-    said = []
-    for function in (with_options, with_a_lambda, maybe_nothing, with_a_number):
-        try:
-            scripted(function)(torch.ones(2), 3)
-        except (RuntimeError, torch.jit.frontend.FrontendError) as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            said.append((function.__name__, f"{type(error).__name__}: {lines[0].strip()}"))
-    return said
 
 
 # --8<-- [start:first]
@@ -127,20 +78,6 @@ def first_calls(function: Callable[..., Tensor], *inputs: Tensor, calls: int = 5
 
 
 # --8<-- [end:first]
-
-
-class Scaler(nn.Module):
-    """A module as people script it: with a weight, a constant and a second method."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.factor = nn.Parameter(torch.full((4,), 3.0)), 2.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight * self.factor
-
-    def inverse(self, x: Tensor) -> Tensor:
-        return x / (self.weight * self.factor)
 
 
 def main() -> None:

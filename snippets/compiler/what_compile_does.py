@@ -4,21 +4,16 @@ Run `python -m snippets.compiler.what_compile_does`: the first compilation on a 
 """
 
 import re
-import textwrap
 import time
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import run_and_get_code
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from snippets.compiler.what_compile_does_graphs import autograd_graphs, captures, dynamo_graph, readable
+from snippets.compiler.what_compile_does_traffic import Traffic, nbytes
 from snippets.validation.timing import seconds_per_call, synchronize
 
 
@@ -33,84 +28,6 @@ def unit_rows(x: Tensor, y: Tensor, bias: Tensor) -> Tensor:
 
 
 # --8<-- [end:function]
-
-
-# --8<-- [start:traffic]
-class Traffic(TorchDispatchMode):
-    """Notes each operation that reaches PyTorch's kernels, with the bytes that it reads and writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations: list[tuple[str, int, int]] = []  # name, bytes read, bytes written
-        self.calls: list[Callable] = []  # to time each by itself
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        result = operation(*args, **(kwargs or {}))
-        self.operations.append((str(operation), nbytes(args), nbytes(result)))
-        self.calls.append(partial(operation, *args, **(kwargs or {})))
-        return result
-
-
-def nbytes(tree: object) -> int:
-    """Bytes of all tensors in a tree of arguments or results."""
-    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-# --8<-- [end:traffic]
-
-
-# --8<-- [start:dynamo]
-def dynamo_graph(function: Callable, *inputs: Tensor) -> torch.fx.GraphModule:
-    """The graph that Dynamo captures. A backend is a function: it gets the graph and returns what to run."""
-    graphs = []
-
-    def keep(graph: torch.fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
-        graphs.append(graph)
-        return graph  # unchanged: runs operation by operation, as eager does
-
-    torch.compiler.reset()
-    torch.compile(function, backend=keep, fullgraph=True)(*inputs)
-    return graphs[0]
-
-
-# --8<-- [end:dynamo]
-
-
-# --8<-- [start:guards]
-def captures(function: Callable, calls: list[tuple[Tensor, ...]]) -> list[int]:
-    """How many graphs Dynamo has captured after each of several calls."""
-    graphs, counts = [], []
-    torch.compiler.reset()
-    compiled = torch.compile(function, backend=lambda graph, inputs: graphs.append(graph) or graph)
-    for inputs in calls:
-        compiled(*inputs)
-        counts.append(len(graphs))
-    return counts
-
-
-# --8<-- [end:guards]
-
-
-# --8<-- [start:autograd]
-def autograd_graphs(function: Callable, *inputs: Tensor) -> list[torch.fx.GraphModule]:
-    """The forward and the backward graph that AOTAutograd makes, in the operations that Inductor asks for."""
-    graphs = []
-
-    def keep(graph: torch.fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
-        graphs.append(graph)
-        return make_boxed_func(graph)
-
-    backend = aot_autograd(
-        fw_compiler=keep,
-        decompositions=select_decomp_table(),
-        partition_fn=min_cut_rematerialization_partition,  # what to keep for backward, what to compute again
-    )
-    torch.compiler.reset()
-    torch.compile(function, backend=backend)(*(tensor.detach().requires_grad_() for tensor in inputs)).sum().backward()
-    return graphs
-
-
-# --8<-- [end:autograd]
 
 
 # --8<-- [start:inductor]
@@ -132,13 +49,6 @@ def first_and_later(function: Callable, *inputs: Tensor) -> tuple[float, float]:
     compiled(*inputs)
     synchronize(device)
     return time.perf_counter() - began, seconds_per_call(lambda: compiled(*inputs), device)
-
-
-def readable(graph: torch.fx.GraphModule) -> str:
-    """A graph as Python: each operation with its result's type, under the line of source that it comes from."""
-    text = graph.print_readable(print_output=False).partition("\n")[2]
-    text = re.sub(r"# File: .*, code: ", "# ", text)
-    return textwrap.dedent(re.sub(r";  \w+ = .*None$", "", text, flags=re.MULTILINE)).strip()
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
 from snippets.compiler.graph_breaks import break_log, cause
-from snippets.compiler.inductor_code import Launch, Operations
+from snippets.compiler.inductor_code_launches import Launch, Operations
 from snippets.examples.first_optimized_module_draft import make_draft, make_input
 from snippets.examples.first_optimized_module_faults import by_allclose, faults
 from snippets.examples.first_optimized_module_solutions import Better, compiled, judge

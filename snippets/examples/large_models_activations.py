@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from snippets.compiler.training import PRODUCTS
+from snippets.compiler.training_checkpointing import PRODUCTS
 from snippets.examples.hf_llama_chunks import chunked_loss
 from snippets.examples.large_models_change import Change
 from snippets.examples.llama_kernels import shifted

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
 from snippets.compiler.graph_breaks import break_log, cause
-from snippets.compiler.recompilation import guard_of
+from snippets.compiler.recompilation_counter import guard_of
 from snippets.patterns.compiler_friendly import TEN, rewrite
 from snippets.patterns.compiler_friendly_pair import CALLS, Side, side
 from snippets.patterns.compiler_friendly_shapes import CacheUncounted

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 
 
 # --8<-- [start:layer]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from snippets.compiler.what_compile_does import Traffic, nbytes
+from snippets.compiler.what_compile_does_traffic import Traffic, nbytes
 
 
 # --8<-- [start:vertical]

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from snippets.compiler.inductor_code import Launch, made
+from snippets.compiler.inductor_code import made
+from snippets.compiler.inductor_code_launches import Launch
 
 
 # --8<-- [start:in-place]

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from snippets.compiler.inductor_code import Launch
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.inductor_code_launches import Launch
+from snippets.compiler.what_compile_does_traffic import nbytes
 
 
 # --8<-- [start:moved]

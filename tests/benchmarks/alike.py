@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 from tests.benchmarks.case import Call, Results, Variant, Workload
 from tests.benchmarks.sides import tupled
 

@@ -114,7 +114,7 @@ def test_a_merged_script_runs_as_its_module_does(
 
 def changed(text: str, path: str, root: Path = ROOT) -> Iterator[str]:
     """What a merged script says otherwise than the files that it is merged from."""
-    texts = {other: (root / other).read_text() for other in scripts.reached(path, root)}
+    texts = {other: markers.without((root / other).read_text()) for other in scripts.reached(path, root)}
     files = {
         other: Said.of(scripts.COMMAND.sub(r"python \1.py", text), scripts.package_of(other))
         for other, text in texts.items()
@@ -270,6 +270,18 @@ def test_a_script_has_what_is_used_of_other_files_and_no_more(tmp_path: Path):
     assert "# The best of some.\ndef best" in text and "ROUNDS = 3" in text and "def once" in text
     assert not {"UNIT", "unused", "math", "fractions", "8<"} & set(re.findall(r"[\w<]+", text))
     assert printed(text, tmp_path) == "True\n"
+
+
+def test_a_file_that_is_asked_for_more_later_stands_below_what_that_needs(tmp_path: Path):
+    """First for `one`, which needs nothing; then for `two`, which needs another file."""
+    texts = {
+        "op": "from snippets.first import three\nfrom snippets.shared import two\n\nprint(three(), two())\n",
+        "first": "from snippets.shared import one\n\n\ndef three():\n    return one\n",
+        "shared": "from snippets.zero import ZERO\n\none = 1\n\n\ndef two(x=ZERO):\n    return x\n",
+        "zero": "ZERO = 0\n",
+    }
+    root = house(tmp_path, **{name: f'"""A file."""\n\n{text}' for name, text in texts.items()})
+    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1 0\n"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snippets.compiler.ahead_of_time import MOST, Served
-from snippets.compiler.compile_time import Size
+from snippets.compiler.ahead_of_time_model import MOST, Served
+from snippets.compiler.compile_time_model import Size
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Case, Point, Variant, Workload

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from snippets.compiler import fusion as page
 from snippets.compiler.fusion import scale_of, times
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 from tests.benchmarks import alike, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Results, Workload

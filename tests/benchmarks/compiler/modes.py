@@ -7,7 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from snippets.compiler.modes import MODES, OPTIONS, WORKLOADS, Block, compiled, make
+from snippets.compiler.modes_options import MODES, OPTIONS, compiled
+from snippets.compiler.modes_workloads import WORKLOADS, Block, make
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured, ceiling, gpu, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from snippets.compiler.recompilation_diary import STRATEGIES, Weights, block, bucket, make_weights
+from snippets.compiler.recompilation_strategies import STRATEGIES, Weights, block, bucket, make_weights
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload

@@ -6,8 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from snippets.compiler.torchscript import COMPONENTS, block, scripted
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.torchscript import COMPONENTS, block
+from snippets.compiler.torchscript_refused import scripted
+from snippets.compiler.what_compile_does_traffic import nbytes
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own

@@ -10,13 +10,14 @@ import torch._dynamo.compiled_autograd
 import torch._functorch.config
 from torch import Tensor, nn
 
-from snippets.compiler import training
+from snippets.compiler import training, training_model, training_step
+from snippets.compiler.training_checkpointing import selective, whole, with_run
 from tests.benchmarks.bounds import bound, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
 Step = Callable[..., Tensor]  # as train_step
-Batches = Sequence[training.Batch]
+Batches = Sequence[training_model.Batch]
 STEPS, VARIANCE = 100, 1e-9  # before the step that is checked: in Adam's first one the size of a gradient has no say
 
 
@@ -38,7 +39,9 @@ class Training:
 
     looked_at: tuple[str, ...] = ("blocks.0.qkv.weight", "head.weight")  # their update and moment are compared
 
-    def __init__(self, model: training.Model, before: dict[str, Tensor], batches: Batches, step: Step, **adam: object):
+    def __init__(
+        self, model: training_model.Model, before: dict[str, Tensor], batches: Batches, step: Step, **adam: object
+    ):
         self.model, self.before, self.batches, self.step = model, before, batches, step
         self.parameters = dict(model.named_parameters())
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=1e-3, weight_decay=0.1, **adam)
@@ -95,7 +98,7 @@ def spoilt(make: Callable[[], Training], dtype: torch.dtype) -> Callable[[Result
     return results
 
 
-def batch_of(vocabulary: int, rows: int, length: int, device: torch.device) -> training.Batch:
+def batch_of(vocabulary: int, rows: int, length: int, device: torch.device) -> training_model.Batch:
     """Random tokens, and those that follow."""
     tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -105,18 +108,18 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, matrix products in the point's dtype."""
     layers, width, vocabulary, rows, length = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    model = training.Model(vocabulary, width, layers).to(device)
+    model = training_model.Model(vocabulary, width, layers).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     batch = batch_of(vocabulary, rows, length, device)
     halves = [(batch[0][half], batch[1][half]) for half in (slice(0, rows // 2), slice(rows // 2, rows))]
 
-    loss_of = training.loss_of if dtype == torch.bfloat16 else plain
+    loss_of = training_step.loss_of if dtype == torch.bfloat16 else plain
 
-    def at(step: Step, model: training.Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
+    def at(step: Step, model: training_model.Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
         return variant(lambda: Training(model, before, batches, step, **adam), dtype)
 
-    def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = training.clip_and_update) -> Step:
-        return partial(training.train_step, loss_of=loss_of, clip_and_update=update)
+    def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = training_step.clip_and_update) -> Step:
+        return partial(training_step.train_step, loss_of=loss_of, clip_and_update=update)
 
     def wrongly(step: Step, batches: Batches = (batch,)) -> Callable[[Results], Results]:
         return spoilt(lambda: Training(copy.deepcopy(model), before, batches, step), dtype)
@@ -129,7 +132,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     compiled = compiled_alone(loss_of)
     capturable = {"capturable": device.type == "cuda"}
-    checkpointed, selected = training.with_run(model, training.whole), training.with_run(model, training.selective)
+    checkpointed, selected = with_run(model, whole), with_run(model, selective)
     return Workload(
         variants={
             "eager": at(of(loss_of)),
@@ -142,7 +145,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
             "budget-0": at(of(under_budget(0.0, compiled_alone(loss_of)))),
             "fused": at(of(compiled), fused=True),
             "optimizer": at(of(compiled, update_compiled()), **capturable),
-            "clip-too": at(of(compiled, compiled_alone(training.clip_and_update)), **capturable),
+            "clip-too": at(of(compiled, compiled_alone(training_step.clip_and_update)), **capturable),
             "halves": at(of(compiled_alone(loss_of)), batches=halves),
             "halves-together": at(of(compiled_alone(training.loss_of_all)), batches=[halves]),
             "autocast-outside": at(of(under_autocast(compiled_alone(plain)))),
@@ -189,7 +192,7 @@ def update_compiled() -> Callable[..., None]:
     update: list[Callable] = []
 
     def called(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
-        nn.utils.clip_grad_norm_(parameters, training.MAX_NORM)
+        nn.utils.clip_grad_norm_(parameters, training_step.MAX_NORM)
         if not update:
             update.append(torch.compile(optimizer.step))
         update[0]()
@@ -223,17 +226,17 @@ def backward_compiled(step: Step) -> Step:
 
 def clip_each(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
     for parameter in parameters:
-        nn.utils.clip_grad_norm_([parameter], training.MAX_NORM)
+        nn.utils.clip_grad_norm_([parameter], training_step.MAX_NORM)
     optimizer.step()
 
 
 def clip_late(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
-    nn.utils.clip_grad_norm_(parameters, training.MAX_NORM)
+    nn.utils.clip_grad_norm_(parameters, training_step.MAX_NORM)
 
 
 def not_zeroed(step: Step) -> Step:
-    def called(model: training.Model, optimizer: torch.optim.Optimizer, batches: Batches) -> Tensor:
+    def called(model: training_model.Model, optimizer: torch.optim.Optimizer, batches: Batches) -> Tensor:
         model(*(t.flip(0, 1) for t in batches[0])).backward()
         return step(model, optimizer, batches)
 

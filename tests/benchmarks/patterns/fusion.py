@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 from snippets.patterns import fusion as ways
 from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
 from tests.benchmarks import alike

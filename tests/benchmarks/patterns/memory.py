@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from snippets.compiler.what_compile_does import nbytes
+from snippets.compiler.what_compile_does_traffic import nbytes
 from snippets.patterns import memory as ways
 from snippets.patterns import memory_in_place
 from snippets.patterns.fusion_blocks import ResNetBlock

@@ -2,173 +2,15 @@
 
 import math
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
-from snippets.compiler import compile_time
-from snippets.compiler.compile_time import (
-    SIZES,
-    Block,
-    Region,
-    Stack,
-    Start,
-    at_depth,
-    break_even,
-    compile_model,
-    inside,
-    start,
-)
+from snippets.compiler.compile_time import at_depth, break_even
+from snippets.compiler.compile_time_start import Start
 from tests.benchmarks.captures import contents, sections
 
 MODULE = "snippets.compiler.compile_time"
-LAYERS = 3
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As the script has it on a CPU."""
-    usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.compiler.reset()
-    yield
-    torch.set_num_threads(usual)
-
-
-def stack(kind: type[nn.Module] = Block) -> Stack:
-    torch.manual_seed(0)
-    return Stack([kind(64, 2) for _ in range(LAYERS)])
-
-
-@torch.inference_mode()
-def compiled(way: str, graph_of: str = "aot_eager") -> CompileCounterWithBackend:
-    """How a way of compiling captured the model; its result is that of the model as it is."""
-    model, counter = stack(Region if way == "nested" else Block), CompileCounterWithBackend(graph_of)
-    x = torch.randn(1, 16, 64)
-    expected = model(x)
-    compile_model(model, way, backend=counter)
-    torch.testing.assert_close(model(x), expected)
-    model(x)
-    return counter
-
-
-def calls(graph: torch.fx.GraphModule, target: str) -> int:
-    return sum(target in str(node.target) for node in graph.graph.nodes)
-
-
-def test_whole_is_one_graph_of_all_layers():
-    (graph,) = compiled("whole").graphs
-    assert calls(graph, "scaled_dot_product_attention") == LAYERS
-
-
-def test_each_layer_is_one_graph_that_the_layers_share():
-    (graph,) = compiled("regional").graphs
-    assert calls(graph, "scaled_dot_product_attention") == 1
-
-
-def test_a_nested_region_stands_once_in_the_graph_and_is_called_for_every_layer():
-    (graph,) = compiled("nested").graphs
-    assert calls(graph, "invoke_subgraph") == LAYERS and not calls(graph, "scaled_dot_product_attention")
-    (region,) = [module for name, module in graph.named_children()]
-    assert calls(region, "scaled_dot_product_attention") == 1
-
-
-def test_an_input_from_outside_of_inference_mode_is_compiled_for_by_itself():
-    """The first layer gets it, and the second what the first made inside."""
-    model, counter = stack(), CompileCounterWithBackend("eager")
-    compile_model(model, "regional", backend=counter)
-    x = torch.randn(1, 16, 64)
-    with torch.inference_mode():
-        model(x)
-    assert len(counter.graphs) == 2
-
-
-def test_sequential_compiled_in_place_is_compiled_layer_by_layer():
-    """Why the model is a class of ours."""
-    found = {}
-    for what, model in (("ours", stack()), ("Sequential", nn.Sequential(*stack().layers))):
-        counter = CompileCounterWithBackend("eager")
-        torch.compiler.reset()
-        model.compile(backend=counter)
-        with torch.no_grad():
-            model(torch.randn(1, 16, 64))
-        found[what] = [calls(graph, "scaled_dot_product_attention") for graph in counter.graphs]
-    assert found == {"ours": [LAYERS], "Sequential": [1]}
-    counter = CompileCounterWithBackend("eager")
-    torch.compile(nn.Sequential(*stack().layers), backend=counter)(torch.randn(1, 16, 64))
-    assert [calls(graph, "scaled_dot_product_attention") for graph in counter.graphs] == [LAYERS]
-
-
-def test_a_layer_that_differs_is_captured_by_itself():
-    """On torch 2.11 as a region of its own; 2.13 writes a region that is used once into the graph around it."""
-    model, counter = stack(Region), CompileCounterWithBackend("eager")
-    model.layers[1].heads = 4
-    compile_model(model, "nested", backend=counter)
-    with torch.inference_mode():
-        model(torch.randn(1, 16, 64))
-    (graph,) = counter.graphs
-    regions = {node.args[1] for node in graph.graph.nodes if "invoke_subgraph" in str(node.target)}
-    inside, alone = len(regions), calls(graph, "scaled_dot_product_attention")
-    assert inside + alone == 2
-    known = {"2.11": (2, 0), "2.13": (1, 1)}
-    assert (inside, alone) == known.get(torch.__version__[:4], (inside, alone))
-
-
-# ---- a start --------------------------------------------------------------------------------------------------------
-
-
-def test_a_start_has_every_stage_and_the_second_one_finds_what_the_first_left(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    torch._dynamo.utils.counters.clear()
-    torch._dynamo.utils.clear_compilation_metrics()
-    began = compile_time.time.time() - 100
-    cold = start(began, "whole", 2, SIZES["cpu"], save=str(tmp_path / "artifacts"))
-    assert (cold.compilations, cold.hits, cold.misses) == (1, 0, 1)
-    assert cold.stages["import torch"] >= 100 and cold.total > 100
-    assert cold.inside["Inductor"] > 0 and cold.inside["cache"] == 0
-    assert sum(cold.inside.values()) <= cold.stages["first step"]
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
-    torch.compiler.reset()
-    torch._dynamo.utils.counters.clear()
-    torch._dynamo.utils.clear_compilation_metrics()
-    warm = start(began, "whole", 2, SIZES["cpu"], load=str(tmp_path / "artifacts"))
-    assert (warm.compilations, warm.hits, warm.misses) == (1, 1, 0)
-    assert warm.inside["cache"] > 0 and not warm.inside["Inductor"] and not warm.inside["AOTAutograd"]
-
-
-def metrics(*microseconds: int | None) -> SimpleNamespace:
-    names = ("dynamo", "aot_autograd", "inductor")
-    found = {f"{name}_cumulative_compile_time_us": value for name, value in zip(names, microseconds, strict=False)}
-    return SimpleNamespace(**found, triton_compile_time_us=microseconds[3])
-
-
-def test_stages_that_dynamo_counts_one_in_another_are_counted_once(monkeypatch):
-    compiled, read = metrics(10_000_000, 9_000_000, 7_000_000, 4_000_000), metrics(2_000_000, 500_000, None, 100_000)
-    monkeypatch.setattr(torch._dynamo.utils, "get_compilation_metrics", lambda: [compiled, read])
-    count, seconds = inside()
-    assert count == 2
-    expected = {"Dynamo": 1 + 1.5, "AOTAutograd": 2, "Inductor": 3, "kernels": 4, "cache": 0.5}
-    assert seconds == pytest.approx(expected) and list(seconds) == list(expected)
-
-
-def test_a_new_process_is_told_of_its_cache_and_of_no_other(monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
-    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
-    variables = compile_time.environment("/here", TORCHINDUCTOR_COMPILE_THREADS="1")
-    told = {name: value for name, value in variables.items() if name.startswith(("TORCH", "TRITON"))}
-    assert told == {"TORCHINDUCTOR_CACHE_DIR": "/here", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
-def test_a_process_that_fails_is_said_in_one_line(tmp_path):
-    with pytest.raises(RuntimeError, match=r"^whole, 1 layers: FileNotFoundError.*missing"):
-        compile_time.measured("whole", 1, SIZES["cpu"], str(tmp_path), load=str(tmp_path / "missing"))
-
-
-# ---- the exercises --------------------------------------------------------------------------------------------------
 
 
 def taking(first: float, later: float = 0.0) -> Start:
@@ -185,9 +27,6 @@ def test_compiling_pays_once_the_steps_have_saved_what_the_start_cost():
 def test_a_deeper_model_is_on_the_line_through_the_two_deepest():
     starts = {1: taking(100.0), 4: taking(5.0), 16: taking(11.0)}
     assert at_depth(starts, 64) == pytest.approx(11 + 48 * 0.5)
-
-
-# ---- the script, and what the page says of its tables ---------------------------------------------------------------
 
 
 def rows(text: str, section: str) -> list[str]:

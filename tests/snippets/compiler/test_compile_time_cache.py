@@ -1,30 +1,19 @@
 """What the caches of graphs answer after each change, and that what was saved is found again elsewhere."""
 
 import re
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._inductor.codecache import FxGraphCache
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 from torch.compiler._cache import CacheArtifactManager
 
-from snippets.compiler import compile_time_cache
-from snippets.compiler.compile_time_cache import (
-    BASE,
-    CHANGES,
-    caches_in,
-    compiled_anew,
-    kinds,
-    line,
-    of_operator,
-    outcome,
-    said,
-    unpack,
-    warm_up,
-)
+from snippets.compiler import compile_time_cache, compile_time_cache_changes
+from snippets.compiler.compile_time_cache import kinds, line, of_operator
+from snippets.compiler.compile_time_cache_changes import BASE, CHANGES
+from snippets.compiler.compile_time_cache_outcome import outcome, said
+from snippets.compiler.compile_time_cache_ship import compiled_anew, unpack, warm_up
 from tests.benchmarks.captures import contents
 
 MODULE = "snippets.compiler.compile_time_cache"
@@ -70,33 +59,6 @@ def test_each_change_gets_the_answer_that_the_page_shows(script):
     rows = re.findall(r"^(.+?) +(hit|miss|bypass|not asked) +(hit|miss|bypass|not asked) +[\d.]+ s$", done.stdout, re.M)
     assert {what: (autograd, inductor) for what, autograd, inductor in rows} == ANSWERS
     assert set(CHANGES) < set(ANSWERS)
-
-
-def test_one_graph_that_was_not_there_makes_the_answer_a_miss():
-    """Forward and backward may be answered apart."""
-    assert said(Counter(cache_hit=1, cache_miss=1), "cache") == "miss"
-    assert said(Counter(cache_hit=1, cache_bypass=1), "cache") == "bypass"
-    assert said(Counter(), "cache") == "not asked"
-
-
-def test_settings_are_back_after_each_scene(tmp_path):
-    """Else a row would show the change of the row above it."""
-
-    def state() -> list[object]:
-        matmul = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
-        return [torch.get_float32_matmul_precision(), *matmul, torch.are_deterministic_algorithms_enabled()]
-
-    before = state()
-    for scene in CHANGES.values():
-        with scene.setting():
-            pass
-        assert state() == before
-
-
-def test_all_caches_lie_in_the_folder_whatever_was_said_before(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
-    with caches_in(tmp_path):
-        assert cache_dir() == str(tmp_path) and triton_cache_dir(0).startswith(str(tmp_path))
 
 
 def test_cublas_may_be_deterministic_from_its_first_product_on(monkeypatch):
@@ -149,17 +111,10 @@ def test_another_version_unpacks_without_a_word_and_compiles(tmp_path, monkeypat
     file, x = tmp_path / "artifacts", torch.randn(8, 8)
     warm_up(product, x, to=file)
     in_an_empty_folder(tmp_path, monkeypatch)
-    with compile_time_cache.other_torch():
+    with compile_time_cache_changes.other_torch():
         unpack(file)
         torch.compile(product)(x)
     assert compiled_anew() == 1 and not [one for one in recwarn if "cache" in str(one.message)]
-
-
-def test_what_is_no_artifact_is_refused(tmp_path):
-    file = tmp_path / "artifacts"
-    file.write_bytes(b"nonsense")
-    with pytest.raises(RuntimeError, match="expected artifacts"):
-        unpack(file)
 
 
 def test_the_folder_is_counted_by_what_is_in_it(tmp_path):

@@ -3,18 +3,10 @@
 import re
 
 import pytest
-import torch
 
-from snippets.compiler.debugging_errors import (
-    ERRORS,
-    X,
-    failing_backend,
-    failing_lowering,
-    not_deterministic,
-    provoke,
-    said,
-    wrong_stride,
-)
+from snippets.compiler.debugging_errors import ERRORS, provoke
+from snippets.compiler.debugging_errors_compiler import failing_backend, failing_lowering
+from snippets.compiler.debugging_errors_running import wrong_stride
 from tests.benchmarks.source import ROOT
 from tests.snippets.compiler.test_debugging_symptoms import OLD, known, sections
 
@@ -77,34 +69,6 @@ def test_the_message_names_the_operator_or_the_backend():
     assert str(provoke(failing_backend)).startswith("backend='ours' raised:\nValueError: planted")
 
 
-def test_nan_asserts_name_an_input_and_refuse_infinity():
-    def infinite() -> None:
-        with torch._inductor.config.patch(nan_asserts=True):
-            torch.compile(lambda x: x.sin())(X - float("inf"))
-
-    assert said(provoke(infinite)) == "assert not arg0_1.isinf().any().item()"
-
-
-def test_suppressed_errors_run_eagerly():
-    with torch._dynamo.config.patch(suppress_errors=True), pytest.raises(AssertionError, match="no error"):
-        provoke(failing_backend)
-
-
-def test_inductor_does_not_ask_whether_put_is_deterministic():
-    torch.compiler.reset()
-    torch.use_deterministic_algorithms(True)
-    try:
-        compiled = torch.compile(lambda x: x.clone().put_(torch.tensor([1]), X[:1]))
-        torch.testing.assert_close(compiled(X)[1], X[0])
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
 def test_what_raises_nothing_is_no_error():
     with pytest.raises(AssertionError, match="no error"):
         provoke(lambda: None)
-
-
-def test_provoking_leaves_the_settings_as_they_were():
-    provoke(not_deterministic)
-    assert not torch.are_deterministic_algorithms_enabled() and torch.equal(X, torch.linspace(0, 1, 8))

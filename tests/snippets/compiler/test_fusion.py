@@ -11,22 +11,19 @@ from snippets.compiler.fusion import (
     activated,
     balanced,
     by_head,
-    column_softmax,
     columns_first,
     eager,
     gated,
     inputs_of,
     opaque_norm,
-    plan,
     pooled,
-    product_and_bias,
-    product_and_scatter,
     projected,
     scaled,
     scaled_opaque,
     together,
     window,
 )
+from snippets.compiler.fusion_plan import plan
 from snippets.validation.equivalence import check
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -136,26 +133,3 @@ def test_tensors_that_need_each_other_share_a_kernel(several):
     (kernel,) = plan(together, *tensors)
     assert tensors_moved([kernel]) == 2 * several
     torch.testing.assert_close(torch.compile(together)(*tensors), together(*tensors))
-
-
-def test_a_function_that_cannot_be_planned_says_why():
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        return x.sum().item() * x if x.sum() > 0 else x
-
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        plan(broken, torch.ones(4))
-
-
-def test_a_bias_alone_joins_the_product_because_the_library_has_a_call_for_both():
-    """A rewriting of the graph, and no fusion: the kernel is the library's."""
-    (kernel,) = plan(product_and_bias, torch.randn(256, 256, device=DEVICE))
-    assert not kernel.written
-
-
-def test_a_product_is_not_fused_with_a_scatter():
-    kernels = plan(product_and_scatter, torch.randn(256, 256, device=DEVICE))
-    assert [kernel.makes for kernel in kernels if not kernel.written] == [("mm",)] and len(kernels) >= 3
-
-
-def test_a_softmax_down_the_columns_is_several_kernels():
-    assert len(plan(column_softmax, torch.randn(ROWS, ROWS, device=DEVICE))) > 1

@@ -113,50 +113,6 @@ def test_a_break_in_a_block_gives_up_the_whole_function(name):
 # ---- what the page says beside the twelve -----------------------------------------------------------------------
 
 
-def test_cond_captures_both_sides_in_one_graph():
-    found = find(mended.branch_cond, make_x())
-    assert found.log == [] and len(found.graphs) == 1
-    for shift in (0.0, -1.5):
-        x = make_x() + shift
-        torch.testing.assert_close(mended.branch_cond(x), mended.branch_before(x))
-
-
-def test_fullgraph_captures_an_item_and_so_does_a_setting():
-    torch.compiler.reset()
-    torch.compile(mended.item_before, backend="aot_eager", fullgraph=True)(make_x())
-    with torch._dynamo.config.patch(capture_scalar_outputs=True):
-        assert find(mended.item_before, make_x()).log == []
-
-
-def test_a_logger_can_be_ignored():
-    with torch._dynamo.config.patch(ignore_logging_functions={mended.log.info}):
-        assert find(mended.logging_before, make_x()).log == []
-
-
-def test_a_print_can_wait_but_not_with_keywords(capsys):
-    """They are dropped; from torch 2.14 on, such a call breaks."""
-
-    def progress(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        print("step", end=" ")
-        return x.cos()
-
-    with torch._dynamo.config.patch(reorderable_logging_functions={print}):
-        found = find(progress, make_x())
-    breaks = TORCH >= (2, 14)
-    assert capsys.readouterr().out == ("step " if breaks else "step\n")
-    assert [cause(entry) for entry in found.log] == [
-        "attempted to reorder a debugging function that can't actually be reordered"
-    ] * breaks
-
-
-def test_counters_and_dictionaries_of_a_module_do_not_break_and_count_right():
-    module = mended.MutationAfter()
-    found = find(module, make_x())
-    assert found.log == [] and module.calls == 1
-    torch.testing.assert_close(module.seen["mean"], make_x().sin().mean())
-
-
 def test_disabling_a_third_party_function_leaves_one_break():
     ranks = torch.compiler.disable(mended.ranks)
     found = find(lambda x: x.sin() * ranks(x[:, 0])[:, None], make_x())
@@ -170,27 +126,6 @@ def test_the_custom_operator_keeps_its_promises():
 def test_ranks_are_ranks():
     values = random.Random(0).sample(range(100), 10)
     assert mended.ranks(torch.tensor(values)).tolist() == [sorted(values).index(value) for value in values]
-
-
-def test_fullgraph_captures_an_output_whose_shape_depends_on_values():
-    def positive(x: torch.Tensor) -> torch.Tensor:
-        return x[x > 0].sum()
-
-    assert len(find(positive, make_x()).log) == 1
-    torch.compiler.reset()
-    torch.testing.assert_close(
-        torch.compile(positive, backend="aot_eager", fullgraph=True)(make_x()), positive(make_x())
-    )
-
-
-def test_explain_names_a_reason_where_no_graph_follows():
-    explained = torch._dynamo.explain(lambda x: x.sin()[x > 0])(make_x())
-    assert explained.graph_break_count == 0 and len(explained.break_reasons) == 1
-
-
-def test_explain_has_other_words_for_a_branch():
-    (reason,) = torch._dynamo.explain(mended.branch_before)(make_x()).break_reasons
-    assert reason.reason == "generic_jump TensorVariable()"
 
 
 def in_device(x: torch.Tensor) -> torch.Tensor:

@@ -1,45 +1,23 @@
 """What is read off Inductor: graphs, kernels that compile again, launches, and bytes that a count by hand confirms."""
 
 import ast
-import importlib.util
-import json
 import re
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-import triton
-from triton.runtime.interpreter import InterpretedFunction
 
 from snippets.compiler import inductor_code
-from snippets.compiler.inductor_code import Made, Refused, made, rms_norm, standalone
+from snippets.compiler.inductor_code import made, rms_norm
+from snippets.compiler.inductor_code_chosen import Refused
+from snippets.compiler.inductor_code_launches import Made
+from snippets.compiler.inductor_code_standalone import standalone
 from snippets.compiler.what_compile_does import unit_rows
 from tests.benchmarks.captures import sections
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 ROWS, COLUMNS, WIDTH = 32, 256, 4
 WHOLE, ROW, COLUMN = ROWS * COLUMNS * WIDTH, COLUMNS * WIDTH, ROWS * WIDTH
-
-TRITON = """
-import triton
-import triton.language as tl
-
-from torch._inductor.runtime import triton_helpers, triton_heuristics
-from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-triton_helpers.set_driver_to_gpu()
-
-@triton_heuristics.pointwise(
-    size_hints={'x': 4096},
-    triton_meta={'device': DeviceProperties(type='cuda')},
-)
-@triton.jit
-def triton_poi_fused_rsqrt_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
-    xoffset = tl.program_id(0) * XBLOCK
-    xindex = xoffset + tl.arange(0, XBLOCK)[:]
-    tl.store(out_ptr0 + (xindex), libdevice.rsqrt(tl.load(in_ptr0 + (xindex), None)), None)  # a comment
-"""
 
 
 def make_inputs(count: int = 2) -> list[torch.Tensor]:
@@ -50,9 +28,6 @@ def make_inputs(count: int = 2) -> list[torch.Tensor]:
 
 def names(result: Made) -> list[str]:
     return [launch.name for launch in result.launches]
-
-
-# ---- what Inductor made ---------------------------------------------------------------------------------------------
 
 
 def test_a_forward_is_one_kernel_that_moves_every_tensor_once():
@@ -94,15 +69,6 @@ def test_the_count_takes_each_loop_of_a_kernel_by_itself():
     assert launch.bytes == 3 * WHOLE + 2 * ROW + 2 * COLUMN
 
 
-def test_what_is_left_to_the_library_is_a_launch_and_no_kernel():
-    x, weight = torch.randn(8, 64, device=DEVICE), torch.randn(64, 32, device=DEVICE)
-    (result,) = made(lambda x, w: (x @ w).relu(), x, weight)
-    product, rest = result.launches
-    assert product.name.startswith("aten.mm") and product.bytes == 4 * (8 * 64 + 64 * 32 + 8 * 32)
-    assert list(result.kernels) == [rest.name]
-    assert rest.bytes == 2 * 4 * 8 * 32, "in place: read and written"
-
-
 def test_a_second_look_at_the_same_function_sees_the_same():
     inputs = make_inputs()
     first, second = made(rms_norm, *inputs), made(rms_norm, *inputs)
@@ -134,9 +100,6 @@ def test_a_triton_launch_says_all_that_compiling_again_takes(tmp_path):
     assert facts(compiled, target).registers == launch.binary["registers"]
 
 
-# ---- refused --------------------------------------------------------------------------------------------------------
-
-
 def test_a_function_that_computes_nothing_is_refused():
     with pytest.raises(Refused, match="computes nothing"):
         made(lambda x: x, torch.ones(3))
@@ -156,84 +119,12 @@ def test_a_torch_that_keeps_its_parts_elsewhere_is_named(monkeypatch):
         made(rms_norm, *make_inputs())
 
 
-# ---- launches of Triton kernels -------------------------------------------------------------------------------------
-
-
-def autotuner(**different: object) -> SimpleNamespace:
-    """What Inductor's launcher of a kernel has, as far as it is looked at."""
-    config = SimpleNamespace(num_warps=4, num_stages=1)
-    parameters = [SimpleNamespace(name=name, is_constexpr=name.isupper()) for name in ("in_ptr0", "n", "one", "XBLOCK")]
-    meta = {
-        "signature": {"in_ptr0": "*bf16", "n": "i32", "one": "constexpr", "XBLOCK": "constexpr"},
-        "constants": {"one": 1, "XBLOCK": 256},
-        "configs": [{(0,): [["tt.divisibility", 16]]}],
-    }
-    kernel = SimpleNamespace(
-        fn=SimpleNamespace(params=parameters, arg_names=[parameter.name for parameter in parameters]),
-        launchers=[SimpleNamespace(config=config, n_regs=40, n_spills=2, shared=16)],
-        compile_results=[None, None],
-        _create_compile_meta=lambda config: meta,
-        _create_compile_options=lambda config, meta: {"num_warps": 4, "debug": True, "other": object()},
-    )
-    vars(kernel).update(different)
-    return kernel
-
-
-def test_a_launch_is_described_as_the_tool_for_compiled_code_takes_it():
-    described = inductor_code.chosen(autotuner())
-    assert described == {
-        "signature": ["*bf16:16", "i32", "i32:1", "256"],
-        "constants": {"one": 1, "XBLOCK": 256},
-        "options": {"num_warps": 4, "debug": True},
-        "tried": 2,
-        "registers": 40,
-        "spilled": 8,
-        "shared": 16,
-    }
-    assert json.loads(json.dumps(described)) == described
-
-
-@pytest.mark.parametrize(
-    "different",
-    [{"launchers": []}, {"launchers": [1, 2]}, {"_create_compile_meta": lambda config: {}}, {"fn": None}],
-    ids=["never launched", "undecided", "no signature", "no function"],
-)
-def test_a_launcher_that_does_not_tell_is_refused(different):
-    with pytest.raises(Refused, match="does not tell how it launches"):
-        inductor_code.chosen(autotuner(**different))
-
-
-def test_an_argument_folded_to_another_value_is_refused():
-    kernel = autotuner()
-    kernel._create_compile_meta(None)["constants"]["one"] = 7
-    with pytest.raises(Refused, match="one: expected a constexpr, None or 1, got 7"):
-        inductor_code.chosen(kernel)
-
-
-# ---- kernels by themselves ------------------------------------------------------------------------------------------
-
-
 def test_the_sources_of_a_generated_module_are_found_by_name():
     module = (
         "a = 1\nk_0 = async_compile.triton('k_0', '''\nsource of it\n''', device_str='cuda')\nasync_compile.wait({})\n"
     )
     assert inductor_code.kernels_of(ast.parse(module)) == ("triton", {"k_0": "source of it\n"})
     assert inductor_code.kernels_of(ast.parse("a = 1")) == ("", {})
-
-
-def test_a_triton_kernel_stands_alone(tmp_path: Path):
-    text = standalone({"one": TRITON, "two": TRITON})
-    assert text.startswith("import triton\nimport triton.language as tl\n")
-    assert "triton_heuristics" not in text and "set_driver" not in text and "DeviceProperties" not in text
-    assert "libdevice" in text and "tl_math" not in text, "only what is used is imported"
-    assert text.count("@triton.jit") == 1 and "# a comment" in text, "once, and as it was written"
-    path = tmp_path / "kernels.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("standalone_kernels", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    kernel = module.triton_poi_fused_rsqrt_0
-    assert isinstance(kernel, (triton.JITFunction, InterpretedFunction))
 
 
 def test_the_script_prints_four_sections_for_each_graph(script):

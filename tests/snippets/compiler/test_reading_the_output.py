@@ -7,21 +7,8 @@ import torch
 from torch._logging._internal import log_registry, log_state
 
 from snippets.compiler import reading_the_output
-from snippets.compiler.reading_the_output import (
-    CAUSED,
-    LOGS,
-    TRITON,
-    clipped,
-    compiled_anew,
-    folder_of,
-    inputs,
-    kernels_of_lines,
-    lines_of_kernels,
-    logged,
-    place,
-    shown,
-    step,
-)
+from snippets.compiler.reading_the_output import CAUSED, LOGS, TRITON, clipped, folder_of, inputs, logged, shown, step
+from snippets.compiler.reading_the_output_provenance import compiled_anew, kernels_of_lines, lines_of_kernels
 from snippets.compiler.reading_the_output_triton import block
 
 
@@ -74,26 +61,6 @@ def test_every_kernel_is_led_back_to_its_line_and_every_line_to_its_kernels():
     assert sum(name.startswith("extern_kernels.mm") for name in (*first[1], *second[1])) == 6
     assert sorted(int(name.rpartition(":")[2]) for name in backward) == list(range(1, len(backward) + 1))
     assert len(first[1]) + len(second[1]) == len(forward) + len(backward)
-
-
-def test_frames_of_pytorch_are_left_out_so_a_model_of_its_modules_has_no_lines():
-    norm = torch.nn.LayerNorm(64)
-
-    def mine(x: torch.Tensor) -> torch.Tensor:
-        return norm(x)
-
-    for module, ends in ((mine, ["return norm(x)"]), (torch.nn.Sequential(norm), [])):
-        (graph,) = lines_of_kernels(lambda module=module: torch.compile(module, dynamic=False)(torch.ones(8, 64)))
-        (places,) = graph.values()
-        assert [line.partition(": ")[2] for line in places] == ends
-
-
-def test_the_innermost_frame_of_a_trace_counts():
-    outer, inner = (
-        '  File "/a/model.py", line 3, in f\n    y = g(x)\n',
-        '  File "/a/layer.py", line 7, in g\n    return x\n',
-    )
-    assert place(outer + inner) == "layer.py:7: return x"
 
 
 def test_the_debug_folder_holds_the_graph_and_the_code():

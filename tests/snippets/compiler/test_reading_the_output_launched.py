@@ -2,71 +2,21 @@
 
 import math
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from snippets.compiler import reading_the_output_launched
-from snippets.compiler.reading_the_output import lines_of_kernels
-from snippets.compiler.reading_the_output_launched import (
-    Configuration,
-    Ran,
-    kernels_of,
-    launch_table,
-    noted,
-    profile_table,
-    profiled,
-    trial_table,
-)
+from snippets.compiler.reading_the_output_launched import launch_table, profile_table, trial_table
+from snippets.compiler.reading_the_output_noted import Configuration, noted
+from snippets.compiler.reading_the_output_profiled import Ran, profiled
+from snippets.compiler.reading_the_output_provenance import lines_of_kernels
 from snippets.compiler.reading_the_output_triton import block
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SMALL = Configuration((("XBLOCK", 512),), 8, 1)
 LARGE = Configuration((("XBLOCK", 1024),), 4, 1)
 
-
-def launcher(chosen: Configuration) -> SimpleNamespace:
-    config = SimpleNamespace(kwargs=dict(chosen.sizes), num_warps=chosen.warps, num_stages=chosen.stages)
-    return SimpleNamespace(config=config)
-
-
-def kernel_event(name: str, start: float, duration: float, grid: list[int], block: list[int]) -> dict:
-    args = {"grid": grid, "block": block, "registers per thread": 32, "stream": 7}
-    return {"ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": duration, "args": args}
-
-
-def test_launches_and_trials_are_noted_and_the_class_is_as_it_was(monkeypatch):
-    both = [launcher(LARGE), launcher(SMALL)]
-    timings = {id(both[0]): 0.25, id(both[1]): 0.125}
-
-    def time_all(kernel):
-        return SimpleNamespace(items=lambda: [(each, timings[id(each)]) for each in both])
-
-    monkeypatch.setattr(CachingAutotuner, "run", lambda kernel, *inputs, stream: (*inputs, stream))
-    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", time_all)
-    run = CachingAutotuner.run
-    kernel = SimpleNamespace(inductor_meta={"kernel_name": "triton_poi_fused_mul_0"}, launchers=both[1:])
-    with noted() as (launches, tried):
-        CachingAutotuner.benchmark_all_configs(kernel)
-        assert CachingAutotuner.run(kernel, 1, 2, stream=3) == (1, 2, 3)
-    assert launches == [("triton_poi_fused_mul_0", SMALL)]
-    assert tried == {"triton_poi_fused_mul_0": {LARGE: 0.25e-3, SMALL: 0.125e-3}}
-    assert CachingAutotuner.run is run
-
-
-def test_a_trace_gives_kernels_in_the_order_in_which_they_began():
-    events = [
-        kernel_event("second", 20.0, 5.0, [64, 2, 1], [128, 1, 1]),
-        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 2.0, "args": {}},
-        kernel_event("first", 10.0, 3.0, [7, 1, 1], [32, 1, 1]),
-        {"ph": "s", "name": "ac2g"},
-    ]
-    assert kernels_of({"traceEvents": events}) == [
-        Ran("first", (7, 1, 1), (32, 1, 1), 32, pytest.approx(3e-6)),
-        Ran("second", (64, 2, 1), (128, 1, 1), 32, pytest.approx(5e-6)),
-    ]
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def ran(name: str, seconds: float = 1e-6) -> Ran:

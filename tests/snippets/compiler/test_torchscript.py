@@ -5,15 +5,30 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from snippets.compiler import torchscript
-from snippets.compiler.torchscript import COMPONENTS, Scaler, first_calls, halved_if_large, refusals, scripted, warned
+from snippets.compiler.torchscript import COMPONENTS, first_calls, halved_if_large
+from snippets.compiler.torchscript_refused import scripted, warned
 from snippets.validation.equivalence import compare
 from tests.benchmarks.compiler.torchscript import inputs_of
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+
+
+class Scaler(nn.Module):
+    """A module as people script it: with a weight, a constant and a second method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.factor = nn.Parameter(torch.full((4,), 3.0)), 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight * self.factor
+
+    def inverse(self, x: Tensor) -> Tensor:
+        return x / (self.weight * self.factor)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
@@ -47,26 +62,10 @@ def test_a_trace_keeps_the_branch_that_it_saw_and_says_so_only_in_a_warning():
     assert torch.equal(torch.compile(halved_if_large, backend="eager")(large), halved_if_large(large))
 
 
-def test_each_refusal_is_one_and_the_compiler_takes_the_same_function():
-    assert [name for name, _ in refusals()] == ["with_options", "with_a_lambda", "maybe_nothing", "with_a_number"]
-    x = torch.ones(2)
-    for function, more in (
-        (torchscript.with_options, {"scale": 3.0}),
-        (torchscript.with_a_lambda, {}),
-        (torchscript.maybe_nothing, {"give": True}),
-        (torchscript.with_a_number, {"n": 3}),
-    ):
-        torch._dynamo.reset()
-        assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(x, **more), function(x, **more))
-
-
 def test_the_first_calls_are_timed_one_by_one():
     seen = []
     seconds = first_calls(lambda x: seen.append(x), torch.ones(1), calls=3)
     assert len(seen) == len(seconds) == 3 and all(second >= 0 for second in seconds)
-
-
-# ---- the moves: each pair of the page's table -----------------------------------------------------------------------
 
 
 @pytest.fixture
