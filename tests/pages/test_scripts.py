@@ -36,6 +36,8 @@ CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILE
 WHOLE = [path for path in EMBEDDED if path.startswith("snippets/") and path not in CARRIED]
 START = 'if __name__ == "__main__":'
 MERGED = [path for path in WHOLE if len(scripts.reached(path)) > 1]
+PROGRAMS = [path for path in MERGED if START in (ROOT / path).read_text()]
+PARTS = [path for path in MERGED if path not in PROGRAMS]
 
 
 def unresolved(text: str) -> set[str]:
@@ -95,7 +97,7 @@ def test_a_file_that_stands_alone_is_its_script():
     assert not different
 
 
-@pytest.mark.parametrize("path", MERGED)
+@pytest.mark.parametrize("path", PROGRAMS)
 def test_a_merged_script_runs_as_its_module_does(
     path: str, tmp_path: Path, script: Forked, forked: Forked, once: Forked, key: Callable[..., Path]
 ):
@@ -104,12 +106,41 @@ def test_a_merged_script_runs_as_its_module_does(
     module = path.removesuffix(".py").replace("/", ".")
     done = script(module)
     assert done.returncode == 0, done.stderr
-    assert bool(done.stdout) == (START in text), "a program prints, a part of one defines"
+    assert done.stdout
     assert not list(changed(text, path))
     file = tmp_path / Path(path).name
     file.write_text(text.replace(START, "if False:"))
     done = once(key(module, file.read_text()), lambda: forked([str(file)], tmp_path))
     assert done.returncode == 0, done.stderr
+
+
+DEFINE_EACH = """import os, runpy, sys, traceback
+failed = 0
+for file in sys.argv[1:]:
+    if child := os.fork():
+        failed |= os.waitpid(child, 0)[1]
+        continue
+    try:
+        runpy.run_path(file)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+sys.exit(bool(failed))
+"""
+
+
+def test_merged_scripts_that_only_define_say_what_their_files_do_and_can_be_defined(tmp_path: Path, forked: Forked):
+    """Each in a process that has torch already: a part of a page is imported by others, and its tests import it."""
+    different = {path: found for path in PARTS if (found := list(changed(scripts.script(path), path)))}
+    assert not different
+    files = [tmp_path / path.replace("/", ".") for path in PARTS]
+    for path, file in zip(PARTS, files, strict=True):
+        file.write_text(scripts.script(path))
+    driver = tmp_path / "each.py"
+    driver.write_text(DEFINE_EACH)
+    done = forked([str(driver), *map(str, files)], tmp_path)
+    assert done.returncode == 0 and not done.stdout, done.stderr + done.stdout
 
 
 def changed(text: str, path: str, root: Path = ROOT) -> Iterator[str]:
