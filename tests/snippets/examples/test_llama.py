@@ -133,6 +133,26 @@ def test_padding_is_refused_where_attention_would_not_know_of_it() -> None:
             changed(input_ids=tokens(), attention_mask=padded)
 
 
+def test_causal_attention_is_wrong_beside_a_cache_and_generates_after_a_return() -> None:
+    """What the page warns of, and the call that it names. The flag aligns the first query with the first key."""
+    changed = llama.sharing(model()).eval()
+
+    def off() -> float:
+        with torch.no_grad():
+            first = changed(input_ids=tokens()[:, :16], use_cache=True).past_key_values
+            second = changed(input_ids=tokens()[:, 16:], past_key_values=first, use_cache=True).logits
+            return (second - changed(input_ids=tokens()).logits[:, 16:]).abs().max().item()
+
+    assert off() < 1e-3
+    llama.say_causal(changed)
+    assert off() > 0.1
+    with pytest.raises(ValueError, match="attention_mask: expected none"):
+        changed.generate(tokens()[:, :8], max_new_tokens=2)
+    changed.set_attn_implementation("sdpa")
+    assert off() < 1e-3
+    assert changed.generate(tokens()[:, :8], max_new_tokens=2).shape == (2, 10)
+
+
 def test_a_rung_shares_parameters_and_leaves_the_model_alone() -> None:
     base = model()
     before = base(input_ids=tokens()).logits
