@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import multi_gpu_overlap
 from snippets.examples.llama import make_model, say_causal
-from snippets.examples.multi_gpu import SIZES, ddp
+from snippets.examples.multi_gpu import SIZES, ddp, sharded
 from snippets.examples.multi_gpu_order import counted
 from snippets.examples.multi_gpu_overlap import MICRO, root_only
 from tests.snippets.reference.ranks import on_ranks
@@ -35,6 +36,20 @@ def compiled_as_a_whole() -> dict[str, int]:
         with counted() as messages:
             multi_gpu_overlap.accumulate(wrapped, loss_of, [tokens] * MICRO)
         found[name] = sum(operation != "all-gather" for operation, _ in messages)
+    return found
+
+
+def reduced() -> list[int]:
+    """Bytes of all reductions, with a dtype for them and without."""
+    found = []
+    for policy in (
+        MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32),
+        MixedPrecisionPolicy(torch.bfloat16),
+    ):
+        model = sharded(make_model(SIZES, torch.device("cpu"), torch.float32), policy=policy)
+        with counted() as messages:
+            loss_of_ids(model, torch.ones(1, 8, dtype=torch.long)).backward()
+        found.append(sum(size for operation, size in messages if operation == "reduce-scatter"))
     return found
 
 
@@ -88,3 +103,8 @@ def test_a_reduction_in_bf16_halves_its_bytes_and_moves_the_gradients(
     assert whole == 2 * half
     assert found(2)["FSDP2, fp32"]["distance"] == 0
     assert 1e-4 < found(2)["FSDP2, bf16"]["distance"] < 1e-2  # bf16 has 8 bits
+
+
+def test_a_policy_that_names_no_dtype_for_reductions_reduces_in_bf16(tmp_path: Path) -> None:
+    named, left_out = on_ranks(reduced, 2, tmp_path)[0]
+    assert named == 2 * left_out > 0
