@@ -305,7 +305,9 @@ def test_a_float_as_learning_rate_recompiles_at_each_change_but_in_one_case(
 
 def test_a_tensor_as_learning_rate_keeps_foreach_only_where_the_update_is_compiled(monkeypatch):
     """With `foreach` by default, as on a GPU. Dynamo takes every optimizer as capturable."""
-    monkeypatch.setattr(importlib.import_module("torch.optim.adam"), "_default_to_fused_or_foreach", lambda *_, **__: (False, True))
+    monkeypatch.setattr(
+        importlib.import_module("torch.optim.adam"), "_default_to_fused_or_foreach", lambda *_, **__: (False, True)
+    )
     parameters = [nn.Parameter(torch.ones(8)) for _ in range(4)]
     optimizer = torch.optim.AdamW(parameters, lr=torch.tensor(0.5))
 
