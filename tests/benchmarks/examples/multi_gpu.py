@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.benchmarks.bounds import Bound, Input, Macro, bound, captured
+from tests.benchmarks.bounds import Bound, Input, bound, captured
 
 # ---- micro-steps, in ms ----
 
@@ -18,15 +18,10 @@ saved_fsdp = bound("", "(each - last) / micro", MICRO, each=step("FSDP2, each"),
 # ---- shares of n times one GPU, on two GPUs ----
 
 
-def predicted(strategy: str, which: int) -> Macro:
-    return captured("scale", f"{strategy}  ", which=which, of="examples/multi_gpu")
-
-
 def reached(strategy: str) -> Bound:
-    """The share that was predicted, times how much longer the step took."""
-    took = captured("time", f"{strategy}  ", which=9, of="examples/multi_gpu")
-    given = {"share": predicted(strategy, 4), "step": predicted(strategy, 3)}
-    return bound("%", "share * step / took", given, took=took)
+    """The step of the same program on one GPU, divided by the step on two."""
+    step = partial(captured, "time", f"{strategy}  ", of="examples/multi_gpu")
+    return bound("%", "one / took", one=step(which=1), took=step(which=9))
 
 
 share_ddp, share_blocks = reached("blocks, DDP"), reached("blocks, FSDP2")

@@ -388,6 +388,11 @@ causal_over_window = bound(
 # How many times as fast FlexAttention's window is as causal attention, in training.
 window_over_causal = bound("x", "flag / flex", flag=gpu("flag", "causal"), flex=gpu("flex", "sliding window"))
 mask_bytes = bound("MB", "tokens**2", tokens=8192)  # A mask of booleans, one for each query and key.
+# What the kernel with a mask reaches, which computes every score.
+mask_rate = bound(
+    "TFLOP/s", "4 * heads * tokens**2 * size / time",
+    heads=16, tokens=8192, size=128, time=gpu("mask", "causal forward"),
+)  # fmt: skip
 # ALiBi's bias, a number of two bytes for each head, query and key.
 bias_bytes = bound("GB", "heads * tokens**2 * width", heads=16, tokens=8192, width=2)
 # The part of all tiles that chunks of queries with two chunks of keys each compute.

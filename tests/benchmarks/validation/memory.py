@@ -168,8 +168,10 @@ checkpointing_slower = bound("x", "after / before", after=gpu("checkpoint", "ste
 growing = partial(captured, "growing", "default", of="validation/memory_allocator")
 # How many times the tensors' memory the default allocator reserves.
 reserved_over_used = bound("x", "reserved / used", used=growing(which=1), reserved=growing(which=2))
-# Three fp32 tensors of logits, with a large vocabulary.
-logits_three_times = bound("GB", "3 * tokens * vocabulary * width", tokens=8192, vocabulary=128256, width=4)
+# Three tensors of logits with a large vocabulary on a GPU: two in fp32, and the last gradient in bf16.
+logits_three_times = bound(
+    "GB", "(2 * fp32 + bf16) * tokens * vocabulary", tokens=8192, vocabulary=128256, fp32=4, bf16=2
+)
 
 LABELS = {
     "fp32": {"label": "fp32, no autocast", "role": "other"},

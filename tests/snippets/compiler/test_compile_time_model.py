@@ -84,6 +84,16 @@ def test_sequential_compiled_in_place_is_compiled_layer_by_layer():
     assert [calls(graph, "scaled_dot_product_attention") for graph in counter.graphs] == [LAYERS]
 
 
+def test_sequential_of_layers_of_pytorch_compiled_in_place_is_not_compiled():
+    model, counter = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)), CompileCounterWithBackend("eager")
+    torch.compiler.reset()
+    model.compile(backend=counter)
+    model(torch.randn(2, 4))
+    assert counter.frame_count == 0
+    torch.compile(model.forward, backend=counter)(torch.randn(2, 4))
+    assert counter.frame_count == 1
+
+
 def test_a_layer_that_differs_is_captured_by_itself():
     """On torch 2.11 as a region of its own; 2.13 writes a region that is used once into the graph around it."""
     model, counter = stack(Region), CompileCounterWithBackend("eager")

@@ -1,9 +1,11 @@
-"""A float as learning rate recompiles at each change, but in one case."""
+"""A float as learning rate recompiles at each change, but in one case; a tensor keeps foreach where it is compiled."""
 
+import importlib
 from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 CHANGES = 5  # of a learning rate
@@ -32,3 +34,33 @@ def test_a_float_as_learning_rate_recompiles_at_each_change_but_in_one_case(
         update.param_groups[0]["lr"] = 0.5 / (change + 1)
         step()
     assert counter.frame_count == expected
+
+
+def test_a_tensor_as_learning_rate_keeps_foreach_only_where_the_update_is_compiled(monkeypatch):
+    """With `foreach` by default, as on a GPU. Dynamo takes every optimizer as capturable."""
+    monkeypatch.setattr(
+        importlib.import_module("torch.optim.adam"), "_default_to_fused_or_foreach", lambda *_, **__: (False, True)
+    )
+    parameters = [nn.Parameter(torch.ones(8)) for _ in range(4)]
+    optimizer = torch.optim.AdamW(parameters, lr=torch.tensor(0.5))
+
+    def steps(step: Callable[[], None]) -> None:
+        for change in range(CHANGES):
+            for parameter in parameters:
+                parameter.grad = torch.ones(8)
+            optimizer.param_groups[0]["lr"].fill_(0.5 / (change + 1))
+            step()
+
+    with torch.profiler.profile() as trace:
+        steps(optimizer.step)
+    assert not [event.key for event in trace.key_averages() if "_foreach_" in event.key]
+    counter = CompileCounterWithBackend("aot_eager")
+    torch.compiler.reset()
+    steps(torch.compile(optimizer.step, backend=counter))
+    assert counter.frame_count == 1
+    assert any("_foreach_" in str(node.target) for node in counter.graphs[0].graph.nodes)
+
+
+def test_foreach_refuses_a_tensor_as_learning_rate_unless_it_is_capturable():
+    with pytest.raises(ValueError, match="lr as a Tensor is not supported for capturable=False and foreach=True"):
+        torch.optim.AdamW([nn.Parameter(torch.ones(8))], lr=torch.tensor(0.5), foreach=True)

@@ -2,15 +2,21 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import multi_gpu_overlap
+from snippets.examples.llama_model import make_model
+from snippets.examples.multi_gpu_bytes import SIZES
+from snippets.examples.multi_gpu_order_mistakes import counted
 from snippets.examples.multi_gpu_overlap import MICRO
+from snippets.examples.multi_gpu_strategies import sharded
 from tests.snippets.reference.ranks import on_ranks
 
 ASKED = {2: ["overlap", "accumulation", "precision"], 4: ["accumulation"]}
@@ -59,3 +65,22 @@ def test_a_reduction_in_bf16_halves_its_bytes_and_moves_the_gradients(
     assert whole == 2 * half
     assert found(2)["FSDP2, fp32"]["distance"] == 0
     assert 1e-4 < found(2)["FSDP2, bf16"]["distance"] < 1e-2  # bf16 has 8 bits
+
+
+def reduced() -> list[int]:
+    """Bytes of all reductions, with a dtype for them and without."""
+    found, ids = [], torch.ones(1, 8, dtype=torch.long)
+    for policy in (
+        MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32),
+        MixedPrecisionPolicy(torch.bfloat16),
+    ):
+        model = sharded(make_model(SIZES, torch.device("cpu"), torch.float32), policy=policy)
+        with counted() as messages:
+            model(input_ids=ids, labels=ids).loss.backward()
+        found.append(sum(size for operation, size in messages if operation == "reduce-scatter"))
+    return found
+
+
+def test_a_policy_that_names_no_dtype_for_reductions_reduces_in_bf16(tmp_path: Path) -> None:
+    named, left_out = on_ranks(reduced, 2, tmp_path)[0]
+    assert named == 2 * left_out > 0
