@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from snippets.compiler import training_memory_selective as page
-from snippets.compiler.training import PRODUCTS, partition
+from snippets.compiler.training_checkpointing import PRODUCTS
+from snippets.compiler.training_partition import partition
 
 MATMULS = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 pytestmark = pytest.mark.filterwarnings("ignore:Detected that context_fn")
