@@ -150,7 +150,7 @@ class Values(Shared):
 
     def counted(self, name: str, at: str, function: str, fact: str) -> Shown:
         """A counted fact of a compiled kernel, to compute with."""
-        from docs.publish.compiled.references import counted
+        from docs.publish.compiled.panel import counted
 
         return self._shown(counted(self._captures, name, at, function, fact))
 
@@ -411,12 +411,12 @@ class Texts(Shared):
         return self._page.put_html(panel(self._store, self._captures, self._evidence, name))
 
     def compiled(self, name: str, at: str, function: str, **what: str) -> str:
-        """A fact of a compiled kernel, or words, with a link into the viewer: see compiled/references.py.
+        """A fact of a compiled kernel, or words, with a link into the viewer: see compiled/panel.py.
 
         compiled("softmax", "forward-32768x4096", "_forward_row_kernel", fact="registers")
         compiled("softmax", "forward-32768x4096", "_forward_row_kernel", line="row = (tl.program_id", text="the row")
         """
-        from docs.publish.compiled.references import reference
+        from docs.publish.compiled.panel import reference
 
         return reference(self._captures, name, at, function, **what)
 
