@@ -1,5 +1,6 @@
-"""What there is to know of a compiled kernel: each fact with its title, why it matters, and the way it is shown; and the binary
-that was timed, beside the one that was compiled for the same point when the site was built.
+"""What there is to know of a compiled kernel: each fact with its title, why it matters, and the way it is shown.
+
+And the binary that was timed, beside the one that was compiled for the same point when the site was built.
 """
 
 from collections.abc import Mapping
