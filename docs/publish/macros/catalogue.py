@@ -24,7 +24,6 @@ from docs.publish.macros import (
     ladder,
     losses,
     numbers,
-    points,
     questions,
     suite,
     sweeps,
@@ -35,6 +34,7 @@ from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros.charts import roofline
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
+from docs.publish.records import cases
 from docs.publish.records.asked import script_of
 from docs.publish.records.captures import Capture, Captures
 from docs.publish.records.measured import Coordinates
@@ -60,7 +60,7 @@ class Shared:
         Raises:
             PublishError: they differ in direction, dtype or clock.
         """
-        found = [points.at(self._root, case or self._page.case, name, clock) for name in listed(at) if name]
+        found = [cases.at(self._root, case or self._page.case, name, clock) for name in listed(at) if name]
         shared = {(one.direction, one.dtype, one.mode) for one in found}
         if len(shared) > 1:
             raise PublishError(f"at: expected points of one direction, dtype and clock, got {', '.join(listed(at))}")
@@ -94,7 +94,7 @@ def of_a_row(name: str, metric: str = "", clock: str = "") -> Callable[..., Show
     def macro(
         self: Shared, variant: str, at: str, case: str = "", clock: str = clock, machine: str = "", over: str = ""
     ) -> Shown:
-        where = points.at(self._root, case or self._page.case, at, clock)
+        where = cases.at(self._root, case or self._page.case, at, clock)
         where = replace(where, variant=variant, machine=machine or None)
         return self._shown(numbers.measured(self._store, self._page.place, where, metric or name, over or None))
 
@@ -183,7 +183,7 @@ class Statements(Shared):
             raise PublishError(f"holds: expected sides that {statement!r} names, got {', '.join(sorted(unnamed))}")
         numbers = {name: plain(side) for name, side in sides.items()}
         rest = [numbers.get(other, other) for other in others]
-        named = [points.at(self._root, case, name.strip(), clock) for name in at.split(",") if at]
+        named = [cases.at(self._root, case, name.strip(), clock) for name in at.split(",") if at]
         places = [replace(place, machine=machine or None) for place in named or [Coordinates(case)]]
         found = [
             self._verdict(where, numbers.get(one, one), relation, rest, by)
@@ -433,12 +433,5 @@ class Macros(Values, Statements, Figures, Texts):
         return {**entries.known(self._macros(), said, NUMBERS), "rows": said.get("rows", {})}
 
 
-def numbers_of(macros: type) -> list[str]:
-    """The macros that give a number, by name."""
-    returned = {
-        name: getattr(macros, name).__annotations__.get("return") for name in dir(macros) if not name.startswith("_")
-    }
-    return [name for name, what in returned.items() if what in (Shown, Shown | str)]
-
-
-NUMBERS = numbers_of(Macros)
+RETURNED = {name: getattr(Macros, name).__annotations__.get("return") for name in dir(Macros) if name[0] != "_"}
+NUMBERS = [name for name, what in RETURNED.items() if what in (Shown, Shown | str)]  # the macros that give one
