@@ -143,10 +143,6 @@ def test_history_shows_run_after_run(store: Store):
     assert "**backward**" not in page, "it ran once"
 
 
-def test_one_run_draws_no_line():
-    assert history.sparkline([1.0]) == ""
-
-
 def verified(root: Path, *reports: dict) -> str:
     """The page over these reports, each of a day later than the one before."""
     for day, report in enumerate(reports, 1):
