@@ -133,15 +133,11 @@ def about(row: Measured) -> str:
     return f"{where} The case asks: {asked}" if asked else where
 
 
+@cache
 def question(case: str) -> str:
     """What a case asks; nothing of one that is no more."""
-    return _questions().get(case, "")
-
-
-@cache
-def _questions() -> dict[str, str]:
-    """What each case asks, by its name."""
-    return {case: source.question(path) for case, path in discover().items()}
+    path = discover().get(case)
+    return source.question(path) if path else ""
 
 
 def meaning(row: Measured, published: Published) -> str:

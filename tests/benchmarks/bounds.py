@@ -61,7 +61,7 @@ def _macro(name: str) -> Callable[..., Macro]:
     return lambda *words, **named: Macro(name, words, named)
 
 
-# The macros of docs/publish/macros/catalogue/values.py that give a number.
+# The macros of docs/publish/macros/catalogue.py that give a number.
 bandwidth, build, captured, ceiling = map(_macro, ("bandwidth", "build", "captured", "ceiling"))
 counted, datasheet, error, gain = map(_macro, ("counted", "datasheet", "error", "gain"))
 gpu, launches, machine, memory = map(_macro, ("gpu", "launches", "machine", "memory"))

@@ -14,10 +14,8 @@ from docs.publish.macros import charts
 from docs.publish.macros.charts import marks, panels, svg, vega
 from docs.publish.macros.charts.height import apart
 from docs.publish.place import Place
-from docs.publish.records.schema import Record
-from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
-from tests.pages.tiny import LAPTOP, TIMING, record, row, took
+from tests.pages.tiny import LAPTOP, TIMING, read, record, row, took
 
 READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
@@ -26,19 +24,15 @@ PLACE = Place("kernels/add.md", "kernels/add/")
 LINES = {"kind": "lines", "case": "kernels/add", "metric": "time", "x": "columns"}
 
 
-def store(root, *records: dict) -> Store:
-    return Store([Record.model_validate_json(json.dumps(content)) for content in records or [record(root)]], root=root)
-
-
 def drawn(root, spec: dict, *records: dict) -> str:
-    return charts.render(spec, store(root, *records), Evidence(PLACE))
+    return charts.render(spec, read(root, *(records or [record(root)])), Evidence(PLACE))
 
 
 def titles(html: str) -> list[str]:
     return re.findall(r'class="rp-chart__title">(.*?)</div>', html)
 
 
-def spec_of(html: str, size: str) -> dict:
+def spec_of(html: str, size: str = "wide") -> dict:
     found = re.search(rf'rp-chart__plot--{size}".*?class="rp-chart__spec">(.*?)</script>', html)
     assert found
     return json.loads(found[1])
@@ -243,7 +237,7 @@ def test_colours_are_variables_and_nothing_else(root):
 
 def test_the_table_has_every_number_with_its_evidence(root):
     evidence = Evidence(PLACE)
-    html = charts.render(BARS, store(root), evidence)
+    html = charts.render(BARS, read(root, record(root)), evidence)
     assert [entry["value"] for entry in evidence.entries.values()] == ["2.00 TB/s", "1.00 TB/s"]
     assert html.count('class="rp-number"') == 2
 
@@ -254,7 +248,7 @@ def test_what_is_stale_is_said_and_told_to_the_release(root):
     old = record(
         root, [row(root, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
     )
-    html = charts.render(BARS, store(root, old), evidence)
+    html = charts.render(BARS, read(root, old), evidence)
     assert '<span class="rp-badge">stale</span> ours: the code has changed since.' in html
     assert evidence.stale
     said = panels.changed({"a": "code", "b": "timing method", "c": "code"})

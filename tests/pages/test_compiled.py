@@ -21,9 +21,8 @@ import torch
 
 from docs.publish.compiled import build, explorer, subjects
 from docs.publish.compiled.build import Compiled
-from docs.publish.compiled.panel import panel
-from docs.publish.compiled.references import reference
-from docs.publish.compiled.timed import timed
+from docs.publish.compiled.facts import timed
+from docs.publish.compiled.panel import panel, reference
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.place import Place, kernel_files

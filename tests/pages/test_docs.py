@@ -60,11 +60,6 @@ def test_the_site_stands_before_it_measures_and_is_built_again_with_the_numbers(
     assert house.docs() == [*BUILT, "tests.benchmarks", "mkdocs"]
 
 
-def test_where_nothing_was_measured_it_is_built_once(house: House):
-    house.does.clear()
-    assert house.docs() == [*BUILT, "tests.benchmarks"]
-
-
 def test_nothing_changed_nothing_is_done(house: House, capsys: pytest.CaptureFixture[str]):
     house.docs()
     capsys.readouterr()

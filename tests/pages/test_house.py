@@ -141,7 +141,7 @@ def test_front_matter_says_what_is_read():
     read = {"title", "description", "level", "template", "reading_time", "search"}  # by the theme and by hooks.py
     read |= {"case", "typical", "rows", *(name for name in dir(Macros) if name[0] != "_")}  # macros/entries.py
     read |= {"listed"}  # by docs/publish/compiled/build.py
-    read |= {"measured_on"}  # by macros/catalogue/shared.py and macros/page.py
+    read |= {"measured_on"}  # by macros/catalogue.py and macros/page.py
     read |= {"found_first", "found_in_three"}  # by tests/site/test_search.py
     unread = {page: unknown for page, said in pages.front_matters().items() if (unknown := said.keys() - read)}
     assert not unread, f"nothing reads these words of front matter: {unread}"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from docs.publish.macros.catalogue import NUMBERS
-from docs.publish.markdown import reading
+from docs.publish.markdown import pages
 from docs.publish.markdown.pages import PAGES, front_matter
 from tests.pages.prose import literals
 
@@ -36,7 +36,7 @@ def answers(page: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("level", reading.LEVELS)
+@pytest.mark.parametrize("level", pages.LEVELS)
 def test_every_page_of_a_path_stands(level: str) -> None:
     pages = [page for _, page, _ in legs(level)]
     assert pages and len(pages) == len(set(pages))
@@ -44,7 +44,7 @@ def test_every_page_of_a_path_stands(level: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("level", reading.LEVELS)
+@pytest.mark.parametrize("level", pages.LEVELS)
 def test_a_path_says_what_the_reader_can_do_and_leads_on(level: str) -> None:
     page = text(level)
     gains = [what for _, _, what in legs(level)]
@@ -53,7 +53,7 @@ def test_a_path_says_what_the_reader_can_do_and_leads_on(level: str) -> None:
     assert f"level: {level}\n" in page and "\n## Next\n" in page
 
 
-@pytest.mark.parametrize("level", reading.LEVELS)
+@pytest.mark.parametrize("level", pages.LEVELS)
 def test_a_self_check_is_numbered_and_its_answers_are_computed(level: str) -> None:
     found = answers(text(level))
     assert found and [question.partition(".")[0] for question in found] == [str(at + 1) for at in range(len(found))]
@@ -74,11 +74,29 @@ def test_an_answer_that_is_typed_is_found() -> None:
 
 
 def test_no_question_stands_on_two_paths() -> None:
-    every = [question.partition(". ")[2] for level in reading.LEVELS for question in answers(text(level))]
+    every = [question.partition(". ")[2] for level in pages.LEVELS for question in answers(text(level))]
     assert len(every) == len(set(every))
 
 
 def test_the_start_page_leads_to_each_path_and_the_beginners_ends_with_the_tutorial() -> None:
     section = START.partition("## Start here")[2].partition("\n## ")[0]
-    assert re.findall(r"\(learning/(\w+)\.md\)", section) == list(reading.LEVELS)
+    assert re.findall(r"\(learning/(\w+)\.md\)", section) == list(pages.LEVELS)
     assert legs("beginner")[-1][1] == "examples/first-optimized-module.md"
+
+
+# ---- how long a page takes to read -----------------------------------------------------------------------------------
+
+PROSE = "word " * 1000  # five minutes
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{words}",
+        "`2 <= n` {words} `n > 2`",
+        "{{% if a <= b %}} {words} {{{{ 'b' if a > b }}}}",
+        "{words} <figure class='a' {{{{ gpu('a', 'b > c') }}}}></figure>",
+    ],
+)
+def test_all_prose_counts_and_nothing_else(around: str):
+    assert pages.minutes(around.format(words=PROSE)) == 5

@@ -1,8 +1,6 @@
 """The roofline is drawn from records: roofs, ridge point and every point; and names lie on nothing."""
 
 import itertools
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,9 @@ from docs.publish.macros.charts.roofline import names
 from docs.publish.macros.charts.roofline.plot import Asked
 from docs.publish.macros.charts.roofline.plot import plot as of_machine
 from docs.publish.place import Place
-from docs.publish.records.schema import Record
-from docs.publish.records.store import Store
 from tests.pages import tiny
-from tests.pages.tiny import LAPTOP, record, row, took
+from tests.pages.test_charts import spec_of
+from tests.pages.tiny import LAPTOP, read, record, row, took
 
 READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
@@ -54,19 +51,9 @@ def sums(root: Path) -> list[dict]:
     return record(root)["rows"]
 
 
-def store(root: Path, *records: dict) -> Store:
-    return Store([Record.model_validate_json(json.dumps(content)) for content in records], root=root)
-
-
 def drawn(root: Path, *records: dict, **spec: Any) -> str:
-    known = store(root, *(records or (record(root, products(root) + sums(root)),)))
+    known = read(root, *(records or (record(root, products(root) + sums(root)),)))
     return roofline.render(LINE | spec, known, Evidence(PLACE), root)
-
-
-def spec_of(html: str, size: str = "wide") -> dict:
-    found = re.search(rf'rp-chart__plot--{size}".*?class="rp-chart__spec">(.*?)</script>', html)
-    assert found
-    return json.loads(found[1])
 
 
 def layers(spec: dict, kind: str) -> list[list[dict]]:
@@ -103,7 +90,7 @@ def test_the_title_counts_the_kernels_on_either_side(intensity: int, said: str, 
 
 def test_every_number_of_the_table_has_its_evidence(root: Path):
     shown = Evidence(PLACE)
-    roofline.render(LINE, store(root, record(root, products(root) + sums(root))), shown, root)
+    roofline.render(LINE, read(root, record(root, products(root) + sums(root))), shown, root)
     entries = list(shown.entries.values())
     assert len(entries) == 3 + 2 * (3 + 2), "two roofs and the ridge point; of each point the intensity and the rate"
     (half, *_) = [entry for entry in entries if entry["value"] == "0.5 FLOP/byte"]
@@ -191,7 +178,7 @@ def test_no_name_lies_on_another_on_a_point_or_on_a_stem(pixels: int, decade: in
         [f"a name of a place, {rows}", "kernels/add", ["eager", "ours"] if rows < 200 else ["ours"], f"{rows}x4"]
         for rows in [*range(100, 112), *range(200, 206)]
     ]
-    known = store(root, record(root, products(root) + crowd))
+    known = read(root, record(root, products(root) + crowd))
     asked = Asked(**LINE, points=points, kernels=())
     plot = of_machine(asked, known, PLACE, root, "nvidia-h100-80gb-hbm3")
     across = names.Across.of([stem.intensity for stem in plot.every], pixels)

@@ -59,7 +59,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(root: Path, **changed: object) -> None:
     """One sweep of the tiny kernel, with its sources as they are."""
-    point = {"shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16", "direction": "forward", "bytes": 10**9}
+    point = {
+        "shape": {"rows": 8, "columns": 4},
+        "dtype": "bfloat16",
+        "direction": "forward",
+        "part": "",
+        "bytes": 10**9,
+    }
     tried = [{"options": OPTIONS, "in_the_table": True, "time": tiny.TIMING}]
     points = [point | {"asked": {"row_length": 4, "bits": 16}, "tried": tried, "failed": []}]
     of_run = {key: value for key, value in tiny.record(root).items() if key in KEPT}

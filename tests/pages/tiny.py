@@ -12,6 +12,7 @@ from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
+from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
 from tests.benchmarks import captures
 from tests.benchmarks.captures import module_of, source_of
@@ -136,6 +137,11 @@ def store(root: Path, *records: Mapping[str, Any]) -> Store:
     for content in records:
         write(root, content)
     return Store.load(root / "docs/measurements", root)
+
+
+def read(root: Path, *records: Mapping[str, Any]) -> Store:
+    """These records alone, without files."""
+    return Store([Record.model_validate_json(json.dumps(content)) for content in records], root=root)
 
 
 def macros(root: Path, path: str = "kernels/add.md", **page: Any) -> tuple[Macros, Page]:

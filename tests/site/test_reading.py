@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
 from docs.publish.markdown import scripts
-from docs.publish.markdown.reading import LEVELS
+from docs.publish.markdown.pages import LEVELS
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store

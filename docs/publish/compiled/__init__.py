@@ -4,9 +4,9 @@ tests/benchmarks/launches.py ──> compilation.py ──┐      what launcher
 docs/measurements/captures   ──> inductor.py    ──┴──> build.py      all of it, in parallel, and kept
                                                           │
       ┌───────────────────────────────────────────────────┘
-      └──> facts.py, timed.py    what is known of a kernel, and of the binary that was timed
-             ├──> index.py, page.py ──> explorer.py      the viewer's data, the page of facts: all files of the viewer
-             └──> panel.py, references.py      what stands on a kernel's page, and in the sentences of pages
+      └──> facts.py    what is known of a kernel, and of the binary that was timed
+             ├──> page.py ──> explorer.py      the page of facts, the viewer's data: all files of the viewer
+             └──> panel.py      what stands on a kernel's page, and in the sentences of pages
 
 subjects.py names what the viewer is about. The viewer itself is docs/theme/scripts/explorer.js.
 """

@@ -1,6 +1,5 @@
 """What the kernels in CUDA C++ become at the points that the viewer shows, beside Triton's, with no GPU."""
 
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -16,10 +15,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 
 from docs.publish import kept
-from docs.publish.compiled.build import SOURCES, Compiled, cores, is_listed, listed
+from docs.publish.compiled.build import Compiled, cores, is_listed
 from docs.publish.compiled.compilation import CACHE
 from docs.publish.compiled.subjects import Point
 from docs.publish.place import CUDA, cuda_files
@@ -33,13 +31,27 @@ from tests.benchmarks.source import ROOT
 MAKER = "CUDA C++"
 TARGETS = ("sm_80", "sm_90", "sm_100")
 VERSION = "1"  # of what is kept
-MADE = TypeAdapter(tuple[str, list[tuple[Point, dict[str, list[Compiled]]]]])  # the digest, and what `results` gives
 
 
+@functools.cache
 def results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
     """As `build.results`: what kernels/<name>.cu becomes at the listed points of kernels/<name>.py. Empty, if there is
-    no such file, or no compiler for it."""
-    return _results(name) if f"{name}{CUDA}" in cuda_files() else {}
+    no such file, or no compiler for it. What is not kept is compiled."""
+    if f"{name}{CUDA}" not in cuda_files():
+        return {}
+    module = importlib.import_module(f"kernels.{name}{CUDA}")
+    wanted: list[tuple[Point, str, Launch]] = []
+    for point in published(name) if compiler() else ():
+        if is_listed(name, point):
+            place = point.direction, size(point.part, point.shape), point.dtype
+            launches = launched(module, call_of(name, module, point))
+            wanted += [(place, target, launch) for target in TARGETS for launch in launches]
+    with ThreadPoolExecutor(cores()) as pool:
+        made = list(pool.map(lambda one: _compiled(module, one[2], one[1]), wanted))
+    found: dict[Point, dict[str, list[Compiled]]] = {}
+    for (place, target, _), compiled in zip(wanted, made, strict=True):
+        found.setdefault(place, {}).setdefault(target, []).append(compiled)
+    return found
 
 
 def source(name: str) -> Path:
@@ -63,45 +75,6 @@ def compiler() -> str:
     except (ImportError, RuntimeError):
         return "nvcc" if shutil.which("nvcc") else ""
     return f"NVRTC {major}.{minor}"
-
-
-@functools.cache
-def _results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
-    path = ROOT / CACHE / "cuda" / f"{name}.json"
-    made_from = _digest(name)
-    with contextlib.suppress(OSError, ValueError):
-        digest, points = MADE.validate_json(path.read_bytes())
-        if digest == made_from:
-            return dict(points)
-    found = _made(name)
-    kept.write(path, MADE.dump_json((made_from, [*found.items()])).decode())
-    return found
-
-
-def _digest(name: str) -> str:
-    """What all of it depends on."""
-    files = (
-        *SOURCES, *(f"tests/benchmarks/{file}.py" for file in ("cuda", f"kernels/{name}")), f"kernels/{name}.py",
-        f"kernels/{name}{CUDA}.py", f"kernels/{name}.cu", "docs/publish/compiled/cuda.py",
-    )  # fmt: skip
-    return kept.key([(ROOT / file).read_bytes() for file in files], compiler(), torch.__version__, listed(name))
-
-
-def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:
-    """Of each point and target, compiled where it is not kept."""
-    module = importlib.import_module(f"kernels.{name}{CUDA}")
-    wanted: list[tuple[Point, str, Launch]] = []
-    for point in published(name) if compiler() else ():
-        if is_listed(name, point):
-            place = point.direction, size(point.part, point.shape), point.dtype
-            launches = launched(module, call_of(name, module, point))
-            wanted += [(place, target, launch) for target in TARGETS for launch in launches]
-    with ThreadPoolExecutor(cores()) as pool:
-        made = list(pool.map(lambda one: _compiled(module, one[2], one[1]), wanted))
-    found: dict[Point, dict[str, list[Compiled]]] = {}
-    for (place, target, _), compiled in zip(wanted, made, strict=True):
-        found.setdefault(place, {}).setdefault(target, []).append(compiled)
-    return found
 
 
 def call_of(name: str, module: ModuleType, point: case.Point) -> Callable[[], object]:

@@ -8,9 +8,8 @@ from typing import Any
 from docs.publish import units
 from docs.publish.compiled import build, inductor
 from docs.publish.compiled.compilation import TIMED
-from docs.publish.compiled.facts import values
+from docs.publish.compiled.facts import timed, values
 from docs.publish.compiled.subjects import COMPILER_PAGE, FORMS, MADE, TARGETS, configuration_of, title_of
-from docs.publish.compiled.timed import timed
 from docs.publish.markup import NONE, blocks, code, front_matter, link, table
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.measured import DIRECTIONS

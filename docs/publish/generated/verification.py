@@ -61,17 +61,9 @@ def page(reports: list[TestReport], kernels: Mapping[str, str], fenced: Mapping[
     return blocks(parts)
 
 
-def _left_out(report: TestReport) -> str:
-    if report.deselected is None:
-        return "not counted"
-    return f"{report.deselected} tests, which the command deselects" if report.deselected else "none"
-
-
 def _changed(report: TestReport, now: Mapping[str, str]) -> str:
     """Which kernels are not those that were tested."""
-    if report.kernels is None:
-        return "the report does not say which it tested"
-    changed = [name for name in now if report.kernels.get(name) != now[name]]
+    changed = [name for name in now if (report.kernels or {}).get(name) != now[name]]
     return f"changed since: {', '.join(map(code, changed))}" if changed else "as they are now"
 
 
@@ -111,7 +103,10 @@ def _report(report: TestReport, now: Mapping[str, str], place: Place) -> Iterato
     yield facts(
         [
             ("Tests", ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])),
-            ("Left out", _left_out(report)),
+            (
+                "Left out",
+                f"{left_out} tests, which the command deselects" if (left_out := report.deselected) else "none",
+            ),
             ("Kernels", _changed(report, now)),
             ("Commit", commit + (", with uncommitted changes" if report.dirty else "")),
             ("Date", f"{report.date[:10]}, {report.date[11:16]} UTC"),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from docs.publish.markdown import reading, scripts
+from docs.publish.markdown import pages, scripts
 from docs.publish.place import Place
 from snippets.environment import NEWEST, OLDEST
 
@@ -27,7 +27,7 @@ def route(root: Path, place: Place, legs: Iterable[Leg]) -> str:
     for name, page, what in legs:
         source = re.sub(r"\.ipynb$", ".py", page.partition("#")[0])  # a notebook is written as a script
         text = (root / "docs" / "pages" / source).read_text(encoding="utf-8")
-        minutes = reading.minutes(_prose(text) if page.endswith(".ipynb") else text)
+        minutes = pages.minutes(_prose(text) if page.endswith(".ipynb") else text)
         total += minutes
         link = posixpath.relpath(page, posixpath.dirname(place.path) or ".")
         lines.append(f"1. [**{name}**]({link}), {minutes} {'minute' if minutes == 1 else 'minutes'}: {what}")

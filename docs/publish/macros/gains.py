@@ -170,7 +170,7 @@ def _in_blocks(known: list[Point]) -> str:
                 words = "Use it: a step is faster"
             elif _slower(point, "compile"):
                 words = "Use PyTorch's operation: a step is slower with the kernel"
-            found.setdefault(words, []).append(_unbroken(units.size(point.ours.size)))
+            found.setdefault(words, []).append(units.size(point.ours.size).replace(" ", "\N{NO-BREAK SPACE}"))
     said = [f"{words} at {' and '.join(sizes)}." for words, sizes in found.items()]
     return " ".join(said) or "No compiled block was timed with it."
 
@@ -197,10 +197,6 @@ def _lengths(points: list[Point], between: str = " and ") -> str:
     words = between.join(numbers) if len(numbers) < 3 else f"{', '.join(numbers[:-1])}{between}{numbers[-1]}"
     name = list(points[0].ours.row.shape)[-1]
     return f"{words}\N{NO-BREAK SPACE}{name}" if name.endswith("s") else f"{name}\N{NO-BREAK SPACE}{words}"
-
-
-def _unbroken(text: str) -> str:
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _panel(known: list[tuple[str, Point]], page: Evidence) -> str:

@@ -127,15 +127,9 @@ def _component(root: Path, name: str, snippet: str) -> Component:
     path = root / "snippets" / "patterns" / f"{snippet}.py"
     for file in (path, *_beside(path, root)):
         tree = _parsed(file)
-        made: list[dict[str, ast.expr]] = []
-        for node in tree.body:
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and ast.unparse(node.value.func) == "Component"
-            ):
-                made.append({str(word.arg): word.value for word in node.value.keywords})
-        for words in made:
+        assigned = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+        calls = [value for value in assigned if isinstance(value, ast.Call) and ast.unparse(value.func) == "Component"]
+        for words in ({word.arg: word.value for word in call.keywords} for call in calls):
             if ast.literal_eval(words["name"]) == name:
                 shapes = _literal(tree, words["shapes"])
                 sizes = {shape: "x".join(map(str, size)) for shape, size in shapes.items()}

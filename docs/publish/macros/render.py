@@ -4,6 +4,7 @@ Code survives: fenced blocks and code spans are left as they are, whatever brace
 """
 
 import re
+import textwrap
 import traceback
 
 import jinja2
@@ -47,7 +48,9 @@ def render(text: str, macros: Macros, page: Page, line: int = 1) -> str:
         raise PublishError(f"{page.place.path}:{line + error.lineno - 1}: {error.message}") from error
     except (jinja2.TemplateError, ValueError, TypeError, KeyError, ArithmeticError, OSError) as error:
         raise PublishError(f"{page.place.path}:{line + _line_of(error) - 1}: {_message(error)}") from error
-    blocks = BLOCK.sub(lambda found: _indented(page.markdown[int(found["index"])], found["before"]), rendered)
+    blocks = BLOCK.sub(
+        lambda found: textwrap.indent(page.markdown[int(found["index"])].rstrip("\n"), found["before"]), rendered
+    )
     if "\ue002" in blocks:
         number = blocks[: blocks.index("\ue002")].count("\n") + line
         raise PublishError(
@@ -65,10 +68,6 @@ def _restored(text: str, kept: list[str]) -> str:
         return original + match[0][match[0].index("\ue001") + 1 :].removeprefix(padding)
 
     return KEPT.sub(restore, text)
-
-
-def _indented(block: str, indent: str) -> str:
-    return "\n".join(indent + line if line else "" for line in block.splitlines())
 
 
 def _line_of(error: BaseException) -> int:

@@ -123,9 +123,7 @@ def where(path: str, root: Path) -> dict[str, Name]:
         for each in of_statement(node, package_of(path)):
             own_name = not each.name and each.bound == each.module.partition(".")[0]
             found[each.bound] = Name("" if own_name else each.module, each.name)
-        if isinstance(node, BINDS):
-            found[node.name] = Name(line=node.lineno)
-        elif not isinstance(node, ast.Import | ast.ImportFrom):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             found |= {name: Name(line=node.lineno) for name in bound(node)}
     return found
 

@@ -80,7 +80,8 @@ class Block:
         return all(SCRIPT.match(line) for line in lines)
 
 
-def blocks_of(text: str, page: str, first: int = 1) -> list[Block]:
+@cache  # each page is asked for the names that another one uses
+def blocks_of(text: str, page: str, first: int = 1) -> tuple[Block, ...]:
     """The fenced blocks of a page's Markdown.
 
     Args:
@@ -89,11 +90,6 @@ def blocks_of(text: str, page: str, first: int = 1) -> list[Block]:
     Raises:
         PublishError: a fence is not closed.
     """
-    return list(_blocks(text, page, first))
-
-
-@cache  # each page is asked for the names that another one uses
-def _blocks(text: str, page: str, first: int) -> tuple[Block, ...]:
     found: list[Block] = []
     lines = iter(enumerate(text.splitlines(), first))
     for number, line in lines:

@@ -5,10 +5,8 @@ to two things, or a file starts itself once more, the script carries all files i
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,10 +109,6 @@ class Module:
     def __post_init__(self) -> None:
         self.text, self.tree, self.binds = parsed(self.path, self.root)
 
-    def imports(self, everywhere: bool = False) -> list[tuple[Import, str]]:
-        """Each name that is imported of ours, or each at the top, with its file; of a whole module, that module's."""
-        return ours(self.path, self.root, everywhere)
-
 
 @in_a_build
 def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]:
@@ -125,8 +119,8 @@ def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]
 
 
 @in_a_build
-def ours(path: str, root: Path, everywhere: bool) -> list[tuple[Import, str]]:
-    """See Module.imports."""
+def ours(path: str, root: Path, everywhere: bool = False) -> list[tuple[Import, str]]:
+    """Each name that is imported of ours, or each at the top, with its file; of a whole module, that module's."""
     tree = parsed(path, root)[1]
     package = package_of(path)
     top = (each for node in tree.body for each in of_statement(node, package))
@@ -185,7 +179,7 @@ def reached(path: str, root: Path = ROOT) -> list[str]:
         module = Module(waiting.pop(), root)
         if module.path not in found:
             found[module.path] = None
-            waiting += [other for _, other in module.imports(everywhere=True)]
+            waiting += [other for _, other in ours(module.path, root, True)]
             if module.path == path and has(module.tree, NAME):
                 named = [name for text in seen(module.tree).strings for name in NAMED.findall(text)]
                 waiting += [name for name in named if (root / name).is_file()]
@@ -222,7 +216,7 @@ def merged(path: str, root: Path = ROOT) -> str:
 def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Path) -> None:
     """Note what is used of a file, all if no names are given, and of those that it uses."""
     module = modules.setdefault(path, Module(path, root))
-    if {*module.imports(everywhere=True)} - {*module.imports()}:
+    if {*ours(path, root, True)} - {*ours(path, root)}:
         raise Entangled(f"{path} imports ours within a function")
     waiting = (set(module.binds) if names is None else names) - module.used
     if names is None and has(module.tree, PLACE | NAME):
@@ -238,7 +232,7 @@ def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Pa
         if not isinstance(node, ast.Import | ast.ImportFrom):
             waiting |= (seen(node).names & module.binds.keys()) - module.used
     wanted: dict[str, set[str]] = {}
-    for each, other in module.imports():
+    for each, other in ours(path, root):
         if each.bound != each.name:
             raise Entangled(f"{path} renames what it imports")
         if each.name in module.used:
@@ -250,7 +244,7 @@ def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Pa
 def _ordered(path: str, modules: Mapping[str, Module]) -> list[str]:
     """The files, each after those of which it uses anything."""
     order: list[str] = []
-    for each, other in modules[path].imports():
+    for each, other in ours(path, modules[path].root):
         if each.name in modules[path].used:
             order += _ordered(other, modules)
     return list(dict.fromkeys([*order, path]))
@@ -301,10 +295,10 @@ def _title(what: str) -> str:
 
 def _imports(module: Module) -> Iterator[tuple[str, str, str | None]]:
     """(module, name or "", alias) of what a file imports and uses, but for ours."""
-    ours = {each for each, _ in module.imports()}
+    of_ours = {each for each, _ in ours(module.path, module.root)}
     package = package_of(module.path)
     for each in (each for node in module.tree.body for each in of_statement(node, package)):
-        if each not in ours and each.bound in module.used:
+        if each not in of_ours and each.bound in module.used:
             plain = each.name or each.module.partition(".")[0]
             yield each.module, each.name, None if each.bound == plain else each.bound
 
@@ -331,8 +325,8 @@ def _refuse_clashes(modules: list[Module]) -> None:
             (alias or name or origin).partition(".")[0]: (origin if name or alias else origin.partition(".")[0], name)
             for origin, name, alias in _imports(module)
         }
-        ours = {each.name for each, _ in module.imports()}
-        for name in module.used - ours:
+        of_ours = {each.name for each, _ in ours(module.path, module.root)}
+        for name in module.used - of_ours:
             meaning = imported.get(name, module.path)
             if meant.setdefault(name, meaning) != meaning:
                 raise Entangled(f"{name} is one thing in {module.path} and another in {meant[name]}")
@@ -387,8 +381,7 @@ def _quoted(text: str) -> str:
 
 def _split(text: str) -> tuple[str, str]:
     """A file's docstring, as it is written, and the rest."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    end = next(token.end[0] for token in tokens if token.type == tokenize.NEWLINE)
+    end = ast.parse(text).body[0].end_lineno
     lines = text.splitlines(keepends=True)
     return "".join(lines[:end]), "".join(lines[end:])
 

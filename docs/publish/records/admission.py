@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from docs.publish.errors import PublishError
 from docs.publish.records import datasheets
-from docs.publish.records.schema import Record, Sweep, read
+from docs.publish.records.schema import Record, Sweep, read, shown
 from tests.benchmarks.source import ROOT
 
 Published = TypeVar("Published", Record, Sweep)
@@ -23,7 +23,7 @@ def checked(path: Path, root: Path = ROOT) -> Record:
     try:
         datasheets.check(record)
     except PublishError as error:
-        raise PublishError(f"{_shown(path, root)}: {error}") from error
+        raise PublishError(f"{shown(path, root)}: {error}") from error
     return record
 
 
@@ -48,9 +48,5 @@ def publishable_sweep(path: Path, root: Path = ROOT) -> Sweep:
 def _of_a_commit(record: Published, path: Path, root: Path) -> Published:
     if record.dirty or not record.commit:
         came = "one with uncommitted changes" if record.commit else "none"
-        raise PublishError(f"{_shown(path, root)}: expected a run of a commit, got {came}: commit, then measure again")
+        raise PublishError(f"{shown(path, root)}: expected a run of a commit, got {came}: commit, then measure again")
     return record
-
-
-def _shown(path: Path, root: Path) -> Path:
-    return path.relative_to(root) if path.is_relative_to(root) else path

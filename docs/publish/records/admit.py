@@ -68,10 +68,12 @@ def of_its_commit(record: Record, root: Path = ROOT) -> None:
         PublishError: the commit is not known here, or what was measured is not what it holds.
     """
     commit = str(record.commit)
-    if _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
-        raise PublishError(f"expected a commit that this checkout knows, got {commit}: fetch it, or push it first")
     measured: dict[str, Sources] = {row.case: row.sources for row in record.rows}
-    then = as_it_was(Code.at(commit, root))
+    try:
+        then = as_it_was(Code.at(commit, root))
+    except subprocess.CalledProcessError as error:
+        expected = "expected a commit that this checkout knows"
+        raise PublishError(f"{expected}, got {commit}: fetch it, or push it first") from error
     if version(then) == UNREVIEWED:
         raise PublishError(
             f"expected a commit with a reviewed method, got {commit[:10]}: see tests/benchmarks/reviewed.py"
@@ -92,12 +94,6 @@ def as_it_was(then: Code) -> Code:
         vars(own),
     )
     return own.Code(then.texts)
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git says; None where it fails."""
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else None
 
 
 def main(arguments: list[str]) -> int:

@@ -3,7 +3,7 @@
 import importlib
 import runpy
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from tests.benchmarks.bounds import Bound
 from tests.benchmarks.runner import discover, size
 from tests.benchmarks.source import ROOT
 
+WALL, ON_A_GPU = "calls", "device"
+CLOCKS = {"wall": WALL, "gpu": "", "graph": "graph", "burst": "burst", "sustained": "sustained"}
 BOUNDS = TypeAdapter(dict[str, Bound])
 imported = Kept("cases")  # to import them takes seconds
 
@@ -33,6 +35,27 @@ def points(root: Path, case: str) -> Mapping[str, list[Coordinates]]:
     if not case_file(root, case).is_file():
         raise unknown("case", case, discover(root))
     return {name: [Coordinates(case, **at) for at in modes] for name, modes in _of_file(root, case)["points"].items()}
+
+
+def at(root: Path, case: str, name: str, clock: str = "") -> Coordinates:
+    """Where a named point stands among all that was measured.
+
+    Args:
+        root: of the repository.
+        clock: of CLOCKS, "gpu" for the first of the point's modes that is the GPU's; the very first one if empty.
+
+    Raises:
+        PublishError: the case, the point or the clock is not known.
+    """
+    known = points(root, case)
+    if name not in known:
+        raise unknown(f"point of {case}", name, known)
+    if clock and clock not in CLOCKS:
+        raise unknown("clock", clock, CLOCKS)
+    first, *others = known[name]
+    if clock == "gpu":
+        return next((one for one in (first, *others) if one.mode != WALL), replace(first, mode=ON_A_GPU))
+    return replace(first, mode=CLOCKS[clock]) if clock else first
 
 
 def bounds(root: Path, case: str) -> Mapping[str, Bound]:

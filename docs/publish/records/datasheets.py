@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.publish import units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.records.schema import Record, Row, describe
+from docs.publish.records.schema import Record, describe
 
 FILE = Path(__file__).with_name("datasheets.json")
 QUANTISES = "kernels/fp8_matmul.py"  # multiplies in fp8, whatever it gets
@@ -76,12 +76,8 @@ def check(record: Record) -> None:
                 row.bytes_written, record.machine["l2_bytes"] or 0
             )  # the call may end before these are memory's
             _refuse(describe(row), (row.moved - cached) / row.time.p50, sheet["bandwidth"], "B/s", sheet)
-        _refuse(describe(row), row.flops / row.time.p50, _peak(sheet, _multiplied(row)), "FLOP/s", sheet)
-
-
-def _multiplied(row: Row) -> str:
-    """The dtype of a product's factors: a kernel may quantise its inputs."""
-    return "float8_e4m3fn" if QUANTISES in row.sources.files else row.dtype
+        multiplied = "float8_e4m3fn" if QUANTISES in row.sources.files else row.dtype
+        _refuse(describe(row), row.flops / row.time.p50, _peak(sheet, multiplied), "FLOP/s", sheet)
 
 
 def _peak(sheet: dict[str, Any], dtype: str) -> float:

@@ -1,6 +1,6 @@
 """The same rows measured again: which runs may be compared with each other."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from docs.publish.records.schema import Record, Row
 
@@ -28,15 +28,10 @@ def of(rows: Iterable[Row]) -> Callable[[Row], tuple[Row, ...]]:
 
     def again(row: Row) -> tuple[Row, ...]:
         alike = [other for other in known.get(_what(row), ()) if same_software(row.record, other.record)]
-        return _one_each(alike)
+        newest = {started(other.record): other for other in alike}
+        return tuple(other for other in alike if newest[started(other.record)] is other)
 
     return again
-
-
-def _one_each(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The newest of each machine, oldest first."""
-    newest = {started(row.record): row for row in rows}
-    return tuple(row for row in rows if newest[started(row.record)] is row)
 
 
 def _what(row: Row) -> tuple[str, ...]:

@@ -399,19 +399,10 @@ class Sweep(Provenance):
 
     id: Text
     kernel: Text
-    dirty: bool = False  # the first sweeps did not say; all of them are of other code
+    dirty: bool
     machine: dict[str, Any]
     sources: Sources
     points: list[SweepPoint]
-
-    @model_validator(mode="before")
-    @classmethod
-    def in_words(cls, content: Any) -> Any:
-        """Read older points in words."""
-        if not (isinstance(content, dict) and isinstance(content.get("points"), list)):
-            return content
-        case = f"kernels/{content.get('kernel')}".replace("_", "-")
-        return content | {"points": [parts.in_words(case, point) for point in content["points"]]}
 
 
 class Outcome(Model):
@@ -474,7 +465,7 @@ def read(path: Path, kind: type[Kind], root: Path, schema: int = SCHEMA) -> Kind
     Raises:
         PublishError: it is no whole JSON, has an unknown schema version, or something that is not as expected.
     """
-    name = path.relative_to(root) if path.is_relative_to(root) else path
+    name = shown(path, root)
     try:
         content = json.loads(text := path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -488,6 +479,11 @@ def read(path: Path, kind: type[Kind], root: Path, schema: int = SCHEMA) -> Kind
         return kind.model_validate_json(text)
     except ValidationError as error:
         raise PublishError(f"{name}: {'; '.join(_lines(error))}") from error
+
+
+def shown(path: Path, root: Path) -> Path:
+    """How messages name a file: from the root, where it is below that."""
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 def _lines(error: ValidationError) -> Iterator[str]:

@@ -74,7 +74,7 @@ def docs(
         say(f"the site stands; measuring for {SECONDS} s, then it is built again with these numbers")
         start(("tests.benchmarks", "--skip-fresh", "--first", f"--seconds={SECONDS}"), settings=settings)
         build(root, settings, start)
-        _write(root, _stamp(root) | {"measured": True})
+        kept.write(root / STAMP, json.dumps(_stamp(root) | {"measured": True}))
 
 
 def build(root: Path, settings: Mapping[str, str], start: Callable[..., None]) -> None:
@@ -86,7 +86,7 @@ def build(root: Path, settings: Mapping[str, str], start: Callable[..., None]) -
     before = state(root, settings)
     start(BUILD, settings=settings)
     if state(root, settings) == before:  # nobody has edited meanwhile
-        _write(root, {"inputs": before, "site": written(root / SITE)})
+        kept.write(root / STAMP, json.dumps({"inputs": before, "site": written(root / SITE)}))
 
 
 def is_fresh(root: Path, settings: Mapping[str, str]) -> bool:
@@ -117,10 +117,6 @@ def _stamp(root: Path) -> dict:
     except (OSError, ValueError):
         return {}
     return last if isinstance(last, dict) else {}
-
-
-def _write(root: Path, stamp: Mapping[str, object]) -> None:
-    kept.write(root / STAMP, json.dumps(stamp))
 
 
 def say(what: str) -> None:

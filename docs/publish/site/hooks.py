@@ -34,7 +34,7 @@ from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
-from docs.publish.markdown import elsewhere, markers, reading, scripts
+from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.place import SITE, Place, cuda_files, kernel_files
 from docs.publish.records import sweeps
 from docs.publish.records.captures import Captures
@@ -218,11 +218,11 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
     macros = Macros(current.store, current.captures, ours, current.root)
     front_matter = page.file.content_string.removesuffix("\n").rpartition(markdown.rstrip("\n"))[0]
     try:
-        reading.check(page.meta)
+        pages.check(page.meta)
         rendered = render(markdown, macros, ours, line=front_matter.count("\n") + 1)
     except PublishError as error:
         raise PluginError(str(error)) from error
-    page.meta.setdefault("reading_time", reading.minutes(markdown))
+    page.meta.setdefault("reading_time", pages.minutes(markdown))
     page.meta["scripts"] = [
         ours.place.to(scripts.served(path)) for path in scripts.embedded(markdown, page.file.src_uri)
     ]
