@@ -1,6 +1,6 @@
 """How long a server of a small decoder takes to start on a GPU: eager, with `torch.compile`, from a package.
 
-Run `python -m snippets.compiler.ahead_of_time_gpu`. Without a GPU it does nothing: `ahead_of_time` is for a CPU.
+Run `python -m snippets.compiler.ahead_of_time_gpu`. Without a GPU it does nothing: `ahead_of_time` also runs on a CPU.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The same server in C++, and how it is compiled."""
+"""A server in C++ that needs PyTorch's libraries, a package and an input; and how it is compiled."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from snippets.compiler.ahead_of_time_model import DEVICE
 
 SERVER = r"""
 // --8<-- [start:cpp]
-// server PACKAGE GIVEN RETURNED: the same without Python.
+// server PACKAGE GIVEN RETURNED: a whole server without Python.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/cuda.h>

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 # --8<-- [start:source]
 def serve_source(way: str, weights: str, given: str, returned: str) -> None:
-    """The same from the model's source, eager or with `torch.compile`."""
+    """A server from the model's source, eager or with `torch.compile`."""
 
     def done(stage: str) -> None:
         if torch.cuda.is_available():

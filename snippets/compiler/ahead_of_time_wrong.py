@@ -22,7 +22,7 @@ class Head(nn.Module):
 
 
 def build_lost(head: Head, path: Path) -> None:
-    """Exported from a batch of one, and weights left out: each has its consequence below."""
+    """A package exported from a batch of one, which becomes a constant, and without its weights."""
     x = torch.randn(1, 16, device=DEVICE)
     with torch.no_grad():
         program = torch.export.export(head, (x,), dynamic_shapes={"x": {0: torch.export.Dim.AUTO}})

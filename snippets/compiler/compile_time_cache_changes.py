@@ -17,8 +17,8 @@ def gate(x, weight):
 """
 LAST = {
     "cuda": "torch.relu(hidden) * 2",
-    "cpu": "torch.addmm(hidden, hidden, weight, alpha=2)",
-}  # the second needs no C++
+    "cpu": "torch.addmm(hidden, hidden, weight, alpha=2)",  # needs no C++
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the caches answer at the first call after a change, of a function or of a `custom_op`."""
+"""What the caches answer at a function's first call after a change. The `custom_op` is in compile_time_cache.py."""
 
 import contextlib
 import importlib.util

@@ -39,13 +39,13 @@ def environment(cache: str, **more: str) -> dict[str, str]:
 
 # --8<-- [end:measured]
 def seconds_line(layers: int, state: str, found: Start) -> str:
-    """A row of the first table: where the first step's seconds went."""
+    """A row of `show_seconds`: where the first step's seconds went."""
     parts, first = [found.inside[stage] for stage in INSIDE], found.stages["first step"]
     cells = [*parts, max(first - sum(parts), 0.0), first]
     return f"{layers:>6} {state:<5}" + "".join(f"{cell:>11.2f} s" for cell in cells)
 
 
-COLUMNS = {  # of the second table, by stages
+COLUMNS = {  # of `show_starts`, by stages
     "torch": ("import torch",),
     "model": ("make model",),
     "compiler": ("import compiler",),
@@ -56,14 +56,14 @@ COLUMNS = {  # of the second table, by stages
 
 
 def start_line(what: str, found: Start, slowest: float) -> str:
-    """A row of the second table: from the start of the process to the first fast step."""
+    """A row of `show_starts`: from the start of the process to the first fast step."""
     cells = [sum(found.stages.get(stage, 0.0) for stage in stages) for stages in COLUMNS.values()]
     text = "".join(f"{cell:>7.2f} s" for cell in [*cells, found.total])
     return f"{what:<22}{text} {found.total / slowest:>7.0%} {found.later * 1e3:>8.3f} ms"
 
 
 def show_seconds(starts: dict[tuple[int, str], Start]) -> None:
-    """The first table, and what it says of layers."""
+    """Where the first step's seconds went, and how they grow with layers."""
     print("==== seconds")
     print(f"{'layers':>6} {'cache':<5}" + "".join(f"{name:>13}" for name in (*INSIDE, "rest", "first step")))
     for (layers, state), found in starts.items():
@@ -80,7 +80,7 @@ def show_seconds(starts: dict[tuple[int, str], Start]) -> None:
 
 
 def show_starts(ways: dict[str, Start], layers: int) -> None:
-    """The second table."""
+    """What each way to start takes, from the process to the first fast step; and its graphs."""
     print("==== starts")
     head = "".join(f"{name:>9}" for name in (*COLUMNS, "in all"))
     print(f"{f'{layers} layers':<22}{head} {'of cold':>7} {'later step':>11}")

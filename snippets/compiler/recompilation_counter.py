@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 from torch import Tensor
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 

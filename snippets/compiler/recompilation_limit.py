@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 from torch import Tensor
 
 from snippets.compiler.recompilation_counter import Counter, said

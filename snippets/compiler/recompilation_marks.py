@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError

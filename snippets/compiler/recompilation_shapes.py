@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 
 from snippets.compiler.recompilation_specialised import double, total
 

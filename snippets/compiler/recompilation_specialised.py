@@ -5,8 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 

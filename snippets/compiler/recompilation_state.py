@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import torch
-import torch._functorch.config
-import torch._inductor.config
 from torch import Tensor, nn
 
 from snippets.compiler.recompilation_specialised import Scaled

@@ -71,7 +71,7 @@ def unbacked(compiled: Block, x: Tensor, weights: Weights) -> Tensor:
 
 
 def bounded(x: Tensor, weights: Weights) -> Tensor:
-    """The block, told what an unbacked length may be, since attention may ask: `attend_checked` shows one that does."""
+    """The block, told what an unbacked length may be: attention may ask, as `attend` of recompilation_marks does."""
     torch._check(x.shape[1] >= 2)
     torch._check(x.shape[1] <= LONGEST)
     return block(x, weights)

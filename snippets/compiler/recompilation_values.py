@@ -1,4 +1,4 @@
-"""Numbers that compile again in each call, counted with a backend that compiles: a captured graph alone shows fewer.
+"""Numbers and sizes that make calls compile again, counted with a backend that compiles: capture alone shows fewer.
 
 Run `python -m snippets.compiler.recompilation_values`.
 """

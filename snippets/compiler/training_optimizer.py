@@ -1,4 +1,4 @@
-"""How many graphs a compiled optimizer needs while its learning rate changes."""
+"""How many graphs a compiled optimizer needs while a schedule changes its learning rate, or its betas."""
 
 from collections.abc import Callable, Iterable
 

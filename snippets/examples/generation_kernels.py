@@ -85,7 +85,7 @@ class Attention:
 
 # --8<-- [start:decoder]
 class TritonDecoder(Decoder):
-    """The step of one sequence by these kernels, with weights in bf16, int8, fp8 or int4."""
+    """The step of one sequence by Triton kernels, with weights in bf16, int8, fp8 or int4."""
 
     def __init__(self, model: nn.Module, length: int, dtype: torch.dtype | None = None):
         super().__init__(model, 1, length, dtype)

@@ -40,9 +40,8 @@ def moments(s: Shape, tokens: int, change: Change) -> dict[str, dict[str, float]
     always = {"parameters": 4.0 * s.parameters, "state": STATES[change.states] * s.parameters + staging}
     head, rest = 4.0 * s.embedding, 4.0 * (s.parameters - s.embedding * (1 if s.tied else 2))
     first = {"activations": blocks / s.layers, "copies": copies / s.layers, "temporary": busy}
-    to_come = (
-        0.0 if change.release else 4.0 * (s.block - s.width * s.inner)
-    )  # in the first block, down_proj has its own
+    # in the first block, down_proj has its own
+    to_come = 0.0 if change.release else 4.0 * (s.block - s.width * s.inner)
     if change.release:
         early = late = head if s.tied else 0.0
     else:

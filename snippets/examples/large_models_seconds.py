@@ -1,4 +1,4 @@
-"""By hand: the seconds that a change costs, from this machine's measured rates."""
+"""The seconds that a change costs, by hand from this machine's rates and measured; and which to try first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

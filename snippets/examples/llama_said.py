@@ -53,7 +53,7 @@ def traced(model: nn.Module, tokens: Tensor) -> tuple[str, str, int]:
 # --8<-- [start:mended]
 @contextmanager
 def first_guard_open() -> Iterator[None]:
-    """The change that pull request 48975 describes: that there is no padding is known while tracing, too.
+    """The change of transformers' pull request 48975: that there is no padding is known while tracing, too.
 
     On torch 2.11 it changes nothing: there `is_exporting` says yes whenever Dynamo traces.
     """
@@ -89,7 +89,7 @@ def show(what: str, found: tuple[str, str, int]) -> None:
 
 
 def layers_traced(model: nn.Module) -> Loss:
-    """As `layers_compiled`, but what is traced runs as it is, so that one can see what it is given."""
+    """Each layer traced by itself; what is traced runs as it is, so that one can see what it is given."""
     for layer in model.model.layers:
         layer.compile(backend="eager", dynamic=False)
     return eager(model)

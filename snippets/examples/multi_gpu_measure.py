@@ -1,6 +1,6 @@
-"""Observe a training step among ranks: start them, begin with memory that nothing holds, and time a step.
+"""Start ranks with torchrun and hear rank 0; begin with memory that nothing holds; read the GPU's clock.
 
-`python -m snippets.examples.multi_gpu` measures with it. Without two GPUs, processes on the CPU use gloo.
+Without two GPUs, processes on the CPU use gloo.
 """
 
 import gc

@@ -57,9 +57,8 @@ def loop_after(module: Loop, compile: Callable) -> Callable:
 
     def forward(x: Tensor) -> Tensor:
         state, states = torch.zeros_like(x[:, 0]), torch.empty_like(x)
-        every = (
-            module.into(x).transpose(0, 1).contiguous()
-        )  # so that the layout of a step does not depend on the length
+        # contiguous, so that the layout of a step does not depend on the length
+        every = module.into(x).transpose(0, 1).contiguous()
         for time, entering in enumerate(every):
             state = states[:, time] = step(state, entering)
         return states

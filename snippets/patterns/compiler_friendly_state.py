@@ -1,4 +1,4 @@
-"""Rewrites that keep state in tensors: a running mean, a table that grows."""
+"""Rewrites that keep state in tensors: a running mean, a table that grows; and a counter that needs none."""
 
 import torch
 from torch import Tensor, nn

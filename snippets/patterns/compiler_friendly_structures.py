@@ -1,4 +1,4 @@
-"""Rewrites that keep Python structures fixed: offsets of rows, a dictionary's keys."""
+"""Rewrites that keep Python structures fixed: offsets of rows, a dictionary's keys; and an exercise with its answer."""
 
 import random
 from collections.abc import Iterable

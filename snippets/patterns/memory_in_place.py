@@ -92,6 +92,6 @@ def refusal(change: Callable[[Tensor], None]) -> str:
 
 
 def compiled() -> Mapping[str, list[Launch]]:
-    """What Inductor makes of both sides of `in_place`."""
+    """What Inductor makes of `apart` and of `in_place`."""
     x = torch.randn(1024, 1024)
     return {function.__name__: made(function, x)[0].launches for function in (apart, in_place)}

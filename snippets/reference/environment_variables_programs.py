@@ -1,4 +1,4 @@
-"""Small programs that show what a variable does, each run in a process under that variable."""
+"""Small programs that show what a variable or an option does."""
 
 import json
 import os

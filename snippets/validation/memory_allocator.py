@@ -55,7 +55,7 @@ def in_a_process(program: str, settings: str) -> str:
 
 # --8<-- [start:step]
 def step_in_a_snapshot() -> str:
-    """Who holds memory at the peak of the page's training step, as the allocator tells it."""
+    """Who holds memory at the peak of a training step, as the allocator tells it."""
     from snippets.validation.memory_remedies import Model
     from snippets.validation.memory_step import train_step
 

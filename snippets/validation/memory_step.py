@@ -48,7 +48,7 @@ def adam(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Opti
 
 
 class Early:
-    """A fused AdamW for each parameter, which steps as soon as the gradient is whole, and drops the gradient."""
+    """An AdamW for each parameter, which steps as soon as the gradient is whole, and drops the gradient."""
 
     def __init__(self, model: nn.Module, **options: Any):
         self.of = {p: adam([p], **options) for p in model.parameters()}

@@ -1,4 +1,4 @@
-"""What the GPU counted while three kernels ran, asked of NVIDIA's Nsight Compute.
+"""Three kernels that move a tensor once, and what the GPU counted while each ran.
 
 Run `python -m snippets.validation.profiling_counters` where `ncu` is on the PATH. It starts itself again, under ncu.
 """

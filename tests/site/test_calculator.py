@@ -134,7 +134,7 @@ def test_the_error_covers_a_fixed_time_for_each_layer(site: Site, page: Page, fo
         {"model": "own", "layers": "8"},
         {"model": "own", "layers": "40"},
         {"model": "own", "layers": "33", "inner": "13000"},
-        {"gpu": OTHER},
+        {"gpu": OTHER, "context": "4096"},
         {"model": "parameters"},
     ],
 )

@@ -130,14 +130,14 @@ LABELS = {"torch": {"label": "F.linear_cross_entropy", "role": "peer-2"}}
 
 TYPICAL = shaped(LARGE["typical"])
 # Three matmuls of a step: logits, gradient of hidden, gradient of the weight.
-step_flops = bound("FLOP", "3 * 2 * tokens * hidden * vocabulary", TYPICAL)
+step_flops = bound("TFLOP", "3 * 2 * tokens * hidden * vocabulary", TYPICAL)
 # The logits of all tokens in bf16.
-logits_bytes = bound("B", "tokens * vocabulary * 2", TYPICAL)
+logits_bytes = bound("GB", "tokens * vocabulary * 2", TYPICAL)
 # The larger of two: logits in bf16 of 8192 classes for the first tokens, as many as hidden; such logits for 2048 tokens
 # with their gradients of hidden in fp32.
-workspace_bytes = bound("B", "max(2 * 8192 * hidden, 2048 * (2 * 8192 + 4 * hidden))", TYPICAL)
+workspace_bytes = bound("GB", "max(2 * 8192 * hidden, 2048 * (2 * 8192 + 4 * hidden))", TYPICAL)
 # Both gradients in bf16.
-gradient_bytes = bound("B", "(tokens + vocabulary) * hidden * 2", TYPICAL)
+gradient_bytes = bound("GB", "(tokens + vocabulary) * hidden * 2", TYPICAL)
 
 CASE = Case(
     question="What does a loss from hidden states cost, beside its three matmuls and its gradients' memory?",
