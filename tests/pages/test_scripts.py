@@ -34,9 +34,8 @@ Forked = Callable[..., subprocess.CompletedProcess[str]]
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
 CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILES = {" in scripts.script(path)]
 WHOLE = [path for path in EMBEDDED if path.startswith("snippets/") and path not in CARRIED]
-START = 'if __name__ == "__main__":'
 MERGED = [path for path in WHOLE if len(scripts.reached(path)) > 1]
-PROGRAMS = [path for path in MERGED if START in (ROOT / path).read_text()]
+PROGRAMS = [path for path in MERGED if scripts.START in (ROOT / path).read_text()]
 PARTS = [path for path in MERGED if path not in PROGRAMS]
 
 
@@ -109,7 +108,7 @@ def test_a_merged_script_runs_as_its_module_does(
     assert done.stdout
     assert not list(changed(text, path))
     file = tmp_path / Path(path).name
-    file.write_text(text.replace(START, "if False:"))
+    file.write_text(text.replace(scripts.START, "if False:"))
     done = once(key(module, file.read_text()), lambda: forked([str(file)], tmp_path))
     assert done.returncode == 0, done.stderr
 
@@ -301,6 +300,17 @@ def test_a_script_has_what_is_used_of_other_files_and_no_more(tmp_path: Path):
     assert "# The best of some.\ndef best" in text and "ROUNDS = 3" in text and "def once" in text
     assert not {"UNIT", "unused", "math", "fractions", "8<"} & set(re.findall(r"[\w<]+", text))
     assert printed(text, tmp_path) == "True\n"
+
+
+def test_a_page_offers_the_program_for_its_parts_and_a_part_that_no_program_uses(tmp_path: Path):
+    root = house(
+        tmp_path,
+        op="from snippets.op_table import table\n\ntable()\n",
+        op_table="def table():\n    return 1\n",
+        op_alone="ONE = 1\n",
+    )
+    parts = [f"snippets/{name}.py" for name in ("op_table", "op_alone", "op")]
+    assert scripts.offered(parts, root) == ["snippets/op.py", "snippets/op_alone.py"]
 
 
 def test_a_file_that_is_asked_for_more_later_stands_below_what_that_needs(tmp_path: Path):

@@ -7,7 +7,7 @@ to two things, or a file starts itself once more, the script carries all files i
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +30,7 @@ NAME = {"__spec__", "-m"}  # and starts one by its module's name
 PROGRAM = re.compile(
     r"\b(?:__file__|__spec__|sys\.argv|argparse)\b|\nFILES = \{|\"-m\""
 )  # starts itself, or is told what to do
+START = 'if __name__ == "__main__":'
 LONG = 120
 
 
@@ -56,6 +57,21 @@ def embedded(text: str, page: str) -> list[str]:
     """The Python files of ours that a page's blocks embed, in the page's order."""
     paths = (path for block in blocks_of(text, page) for path, _ in block.includes)
     return list(dict.fromkeys(path for path in paths if path.endswith(".py") and path.startswith(OURS)))
+
+
+def offered(paths: Iterable[str], root: Path = ROOT) -> list[str]:
+    """The files whose scripts a page offers: for a part, such as modes_table.py, modes.py where that uses it."""
+    return list(dict.fromkeys(_whole(path, root) for path in paths))
+
+
+@in_a_build
+def _whole(path: str, root: Path) -> str:
+    part = root / path
+    if path.startswith("kernels/") or START in part.read_text(encoding="utf-8"):
+        return path
+    named = [file for file in part.parent.glob("*.py") if part.stem.startswith(f"{file.stem}_")]
+    longest_first = sorted((file.relative_to(root).as_posix() for file in named), key=len, reverse=True)
+    return next((file for file in longest_first if path in reached(file, root)), path)
 
 
 @in_a_build

@@ -224,7 +224,8 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
         raise PluginError(str(error)) from error
     page.meta.setdefault("reading_time", pages.minutes(markdown))
     page.meta["scripts"] = [
-        ours.place.to(scripts.served(path)) for path in scripts.embedded(markdown, page.file.src_uri)
+        ours.place.to(scripts.served(path))
+        for path in scripts.offered(scripts.embedded(markdown, page.file.src_uri), current.root)
     ]
     return elsewhere.noted(rendered, ours.place, current.texts, current.root)
 
