@@ -17,7 +17,7 @@ import torch
 
 from snippets.compiler.ahead_of_time_model import DEVICE, build, contents, make_input, make_model
 from snippets.compiler.ahead_of_time_serve import reports_no_source, run_alone, serve
-from snippets.compiler.ahead_of_time_server import compile_server
+from snippets.compiler.ahead_of_time_serve_cpp import compile_server
 from snippets.compiler.ahead_of_time_starts import close, serve_source, starts
 from snippets.compiler.ahead_of_time_weights import weights_apart
 from snippets.compiler.ahead_of_time_wrong import Head, build_lost, wrong_inputs

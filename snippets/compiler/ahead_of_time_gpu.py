@@ -14,7 +14,7 @@ import torch
 from snippets.compiler import ahead_of_time_linked, ahead_of_time_model
 from snippets.compiler.ahead_of_time_model import build, make_input, make_model
 from snippets.compiler.ahead_of_time_serve import alone, serve
-from snippets.compiler.ahead_of_time_server import compile_server
+from snippets.compiler.ahead_of_time_serve_cpp import compile_server
 from snippets.compiler.ahead_of_time_starts import ROOT, STAGES, close, serve_source, started
 
 LAYERS = 4

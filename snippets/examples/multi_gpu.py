@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from snippets.examples.multi_gpu_bytes import EAGER, STRATEGIES
-from snippets.examples.multi_gpu_measure import (
+from snippets.examples.multi_gpu_measured import add, measured, names_for, say_parts, say_rates, say_runs, unknown
+from snippets.examples.multi_gpu_predict import pair, predict, say_bytes, say_memory, say_times
+from snippets.examples.multi_gpu_ranks import (
     GIB,
     GPU,
     among_ranks,
     tell,
     told,
 )
-from snippets.examples.multi_gpu_measured import add, measured, names_for, say_parts, say_rates, say_runs, unknown
-from snippets.examples.multi_gpu_predict import pair, predict, say_bytes, say_memory, say_times
 from snippets.reference.communication import OPERATIONS, Rates, sent, worlds
 
 # --8<-- [start:scale]

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from snippets.examples.llama_causal import say_causal
 from snippets.examples.llama_model import make_model
 from snippets.examples.multi_gpu_bytes import BATCH, LENGTH, SIZES
-from snippets.examples.multi_gpu_measure import GPU, allocated, nothing_left, synchronize
 from snippets.examples.multi_gpu_measured import STEPS, WARM
+from snippets.examples.multi_gpu_ranks import GPU, allocated, nothing_left, synchronize
 from snippets.examples.multi_gpu_trace import traced
 from snippets.reference.communication import device
 

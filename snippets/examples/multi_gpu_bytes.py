@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from snippets.examples.llama_model import LLAMA, TINY
-from snippets.examples.multi_gpu_measure import GPU
+from snippets.examples.multi_gpu_ranks import GPU
 from snippets.examples.multi_gpu_strategies import (
     blocks_compiled,
     blocks_then_ddp,

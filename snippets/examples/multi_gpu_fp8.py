@@ -14,9 +14,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from snippets.examples.llama_causal import say_causal
 from snippets.examples.llama_model import TINY, make_model
-from snippets.examples.multi_gpu_measure import start
 from snippets.examples.multi_gpu_order import distance, gradients
 from snippets.examples.multi_gpu_order_mistakes import counted
+from snippets.examples.multi_gpu_ranks import start
 from snippets.examples.multi_gpu_strategies import sharded
 
 SIZES = TINY | {"num_key_value_heads": 4, "tie_word_embeddings": True}

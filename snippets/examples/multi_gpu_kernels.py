@@ -20,9 +20,9 @@ from kernels.rms_norm import rms_norm
 from snippets.examples.llama_causal import say_causal
 from snippets.examples.llama_kernels import attention, gated, mean_loss, shifted
 from snippets.examples.llama_model import TINY, make_model
-from snippets.examples.multi_gpu_measure import GPU, start
 from snippets.examples.multi_gpu_order import distance, gradients
 from snippets.examples.multi_gpu_order_mistakes import say_outcome
+from snippets.examples.multi_gpu_ranks import GPU, start
 from snippets.examples.multi_gpu_strategies import HALF, sharded, tensor_parallel
 from snippets.reference.communication import device, worlds
 

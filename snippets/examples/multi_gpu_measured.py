@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from snippets.examples.llama_causal import say_causal
 from snippets.examples.llama_model import make_model
 from snippets.examples.multi_gpu_bytes import EAGER, LENGTH, SIZES, STRATEGIES, shape_of
-from snippets.examples.multi_gpu_measure import (
+from snippets.examples.multi_gpu_ranks import (
     GIB,
     GPU,
     MIB,

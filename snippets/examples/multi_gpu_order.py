@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from snippets.examples.multi_gpu_measure import start
 from snippets.examples.multi_gpu_order_mistakes import MISTAKES, counted, say_outcome
 from snippets.examples.multi_gpu_order_wraps import GRAPHS, ORDERS, SIZES, loss, tiny
+from snippets.examples.multi_gpu_ranks import start
 
 
 def gradients(model: nn.Module) -> list[Tensor]:

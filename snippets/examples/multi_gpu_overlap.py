@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from snippets.examples.multi_gpu_accumulate import Case, distance, measure
-from snippets.examples.multi_gpu_measure import GIB, GPU, among_ranks, tell, told
+from snippets.examples.multi_gpu_ranks import GIB, GPU, among_ranks, tell, told
 from snippets.examples.multi_gpu_strategies import HALF, ddp, kept, sharded
 from snippets.reference.communication import sent, worlds
 

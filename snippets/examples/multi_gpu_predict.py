@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snippets.examples.multi_gpu_bytes import STRATEGIES, Shape, ddp_works, tensor_works
-from snippets.examples.multi_gpu_measure import GIB, GPU, MIB
+from snippets.examples.multi_gpu_ranks import GIB, GPU, MIB
 from snippets.examples.multi_gpu_timeline import timeline
 from snippets.reference.communication import Rates, seconds, sent
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from snippets.examples.multi_gpu_measure import GPU
+from snippets.examples.multi_gpu_ranks import GPU
 
 # --8<-- [start:fsdp2]
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

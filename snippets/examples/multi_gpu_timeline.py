@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from snippets.examples.multi_gpu_measure import MIB
+from snippets.examples.multi_gpu_ranks import MIB
 from snippets.reference.communication import Rates, seconds
 
 # --8<-- [start:predict]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from snippets.examples.multi_gpu_measure import GPU, synchronize
+from snippets.examples.multi_gpu_ranks import GPU, synchronize
 
 TRACED = 3 if GPU else 1  # steps
 

@@ -10,9 +10,9 @@ from docs.publish.macros import captures as blocks
 from docs.publish.macros.calculators.form import Field, render
 from docs.publish.records.captures import Captures
 from snippets.examples.multi_gpu_bytes import STRATEGIES
-from snippets.examples.multi_gpu_measure import GIB
 from snippets.examples.multi_gpu_measured import by_size
 from snippets.examples.multi_gpu_predict import predict
+from snippets.examples.multi_gpu_ranks import GIB
 from snippets.reference.communication import Rates, rates_of
 
 MODEL = "Llama 1B"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from snippets.examples import multi_gpu_measure
-from snippets.examples.multi_gpu_measure import GIB, LEFT, lines, nothing_left, told
+from snippets.examples import multi_gpu_ranks
+from snippets.examples.multi_gpu_ranks import GIB, LEFT, lines, nothing_left, told
 from tests.snippets.reference.ranks import on_ranks
 
 
@@ -53,7 +53,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen]:
         return processes[-1]
 
     real = subprocess.Popen
-    monkeypatch.setattr(multi_gpu_measure.subprocess, "Popen", popen)
+    monkeypatch.setattr(multi_gpu_ranks.subprocess, "Popen", popen)
     return processes
 
 
@@ -78,8 +78,8 @@ def test_a_line_is_there_at_once_and_who_stops_reading_ends_the_ranks(started: l
 
 def test_ranks_leave_after_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(multi_gpu_measure, "joined", lambda backend: seen.append(f"joins {backend}"))
+    monkeypatch.setattr(multi_gpu_ranks, "joined", lambda backend: seen.append(f"joins {backend}"))
     for name in ("barrier", "destroy_process_group"):
         monkeypatch.setattr(dist, name, functools.partial(seen.append, name))
-    multi_gpu_measure.among_ranks(lambda: seen.append("works"), "gloo")
+    multi_gpu_ranks.among_ranks(lambda: seen.append("works"), "gloo")
     assert seen == ["joins gloo", "works", "barrier", "destroy_process_group"]

@@ -23,9 +23,6 @@ GPU = torch.cuda.device_count() > 1
 MIB, GIB = 2**20, 2**30
 
 
-# ---- ranks ---------------------------------------------------------------------------------------------------------
-
-
 def among_ranks(work: Callable[[], object], backend: str = "") -> None:
     """What each process of torchrun does: join, work, and leave when no rank talks to another any more."""
     joined(backend)
@@ -69,8 +66,6 @@ def start(module: str, work: Callable[[], object], ranks: int, backend: str = ""
     for line in lines(["-m", module], ranks):
         print(line, end="", flush=True)
 
-
-# ---- memory and time -----------------------------------------------------------------------------------------------
 
 LEFT = 64 * MIB  # what may remain of the case before
 
