@@ -313,16 +313,34 @@ def test_a_page_offers_the_program_for_its_parts_and_a_part_that_no_program_uses
     assert scripts.offered(parts, root) == ["snippets/op.py", "snippets/op_alone.py"]
 
 
-def test_a_file_that_is_asked_for_more_later_stands_below_what_that_needs(tmp_path: Path):
-    """First for `one`, which needs nothing; then for `two`, which needs another file."""
-    texts = {
-        "op": "from snippets.first import three\nfrom snippets.shared import two\n\nprint(three(), two())\n",
-        "first": "from snippets.shared import one\n\n\ndef three():\n    return one\n",
-        "shared": "from snippets.zero import ZERO\n\none = 1\n\n\ndef two(x=ZERO):\n    return x\n",
-        "zero": "ZERO = 0\n",
-    }
+GROWING = {  # a file of which more is used later than at first, and what the program prints
+    "first for `one`, which needs nothing; then for `two`, which needs another file": (
+        {
+            "op": "from snippets.first import three\nfrom snippets.shared import two\n\nprint(three(), two())\n",
+            "first": "from snippets.shared import one\n\n\ndef three():\n    return one\n",
+            "shared": "from snippets.zero import ZERO\n\none = 1\n\n\ndef two(x=ZERO):\n    return x\n",
+            "zero": "ZERO = 0\n",
+        },
+        "1 0\n",
+    ),
+    "`middle` needs `lower` only for what `op` takes of it, after `higher` took less": (
+        {
+            "lower": "Rates = dict\n",
+            "middle": "from snippets.lower import Rates\n\nWORK = 1\n\n\ndef line(rates: Rates):\n    return 2\n",
+            "higher": "from snippets.middle import WORK\n\nMORE = WORK + 1\n",
+            "op": "from snippets.higher import MORE\nfrom snippets.middle import line\n\nprint(line({}) + MORE)\n",
+        },
+        "4\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GROWING)
+def test_a_file_whose_use_grows_stands_behind_all_that_it_then_uses(what: str, tmp_path: Path):
+    texts, said = GROWING[what]
     root = house(tmp_path, **{name: f'"""A file."""\n\n{text}' for name, text in texts.items()})
-    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1 0\n"
+    text = scripts.script("snippets/op.py", root)
+    assert "\nFILES = {" not in text and printed(text, tmp_path) == said
 
 
 @pytest.mark.parametrize(
@@ -346,18 +364,6 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
         assert old in text
         text = text.replace(old, new)
     return text
-
-
-def test_a_file_whose_use_grows_stands_behind_all_that_it_then_uses(tmp_path: Path):
-    """`middle` needs `lower` only for what `op` takes of it, after `higher` took less."""
-    files = {
-        "lower": "Rates = dict\n",
-        "middle": "from snippets.lower import Rates\n\nWORK = 1\n\n\ndef line(rates: Rates):\n    return 2\n",
-        "higher": "from snippets.middle import WORK\n\nMORE = WORK + 1\n",
-        "op": "from snippets.higher import MORE\nfrom snippets.middle import line\n\nprint(line({}) + MORE)\n",
-    }
-    root = house(tmp_path, **{name: f'"""One."""\n\n{text}' for name, text in files.items()})
-    assert printed(scripts.merged("snippets/op.py", root), tmp_path) == "4\n"
 
 
 IMPORT, PARTIAL = "from snippets.timer import best\n", "from functools import partial"
