@@ -11,7 +11,8 @@ from docs.publish.evidence import Evidence
 from docs.publish.macros import claims, sweeps
 from docs.publish.markup import STALE, STALE_ALL
 from docs.publish.place import Place, kernel_files
-from docs.publish.records.sweeps import newest
+from docs.publish.records.schema import SweepPoint
+from docs.publish.records.sweeps import elsewhere, newest
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import BY_A_MODEL
@@ -24,14 +25,21 @@ PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 
 def test_every_point_of_the_newest_sweeps_can_be_shown():
     swept = [kernel for kernel in kernel_files() if kernel not in BY_A_MODEL]
-    points = [(kernel, point) for kernel in swept for point in newest(kernel, ROOT)[0].points]
-    for kernel, point in points:
-        page = Evidence(PLACE)
-        html = sweeps.table(ROOT, page, kernel, point.direction, point.size, point.dtype)
-        where = f"{kernel} {point.direction} {point.size} {point.dtype}"
-        assert html.count("in the launch table") == 1, where
-        assert html.count("<tr>") == 1 + len(point.tried) and len(page.entries) == 2 * len(point.tried), where
-        assert all("NVIDIA H100" in entry["machine"] and entry["date"] for entry in page.entries.values()), where
+    for kernel in swept:
+        first, others = newest(kernel, ROOT)[0], [sweep for sweep, _ in elsewhere(kernel, ROOT)]
+        for point in first.points:
+            page = Evidence(PLACE)
+            html = sweeps.table(ROOT, page, kernel, point.direction, point.size, point.dtype)
+            where = f"{kernel} {point.direction} {point.size} {point.dtype}"
+            shown = [point, *(its for sweep in others for its in sweep.points if same(its, point))]
+            assert html.count("in the launch table") == len(shown), where
+            assert html.count("<tr>") == len(shown) + (tried := sum(len(its.tried) for its in shown)), where
+            machines = [entry["machine"] for entry in page.entries.values() if entry["date"]]
+            assert len(machines) == 2 * tried and "NVIDIA H100" in machines[0], where
+
+
+def same(one: SweepPoint, other: SweepPoint) -> bool:
+    return (one.direction, one.size, one.dtype) == (other.direction, other.size, other.dtype)
 
 
 def test_a_point_that_was_not_swept_is_refused():
@@ -121,6 +129,15 @@ def test_a_sweep_of_no_commit_is_refused(changed: dict, came: str, root: Path):
     write(root, **changed)
     with pytest.raises(PublishError, match=rf"sweeps/add/.*: expected a run of a commit, got .*{came}"):
         newest("add", root)
+
+
+def test_another_machine_s_sweep_stands_beside_while_it_is_of_the_code_as_it_is(root: Path):
+    machine = tiny.record(root)["machine"] | {"slug": "nvidia-h200", "name": "NVIDIA H200"}
+    write(root, id="2026-01-03T00-00-00Z-nvidia-h200", machine=machine)
+    html = tiny.build(root)["index.html"]
+    assert html.count('class="rp-chart__panel') == 2 and html.index("NVIDIA H100") < html.index("NVIDIA H200")
+    replace(root / tiny.KERNEL, "a + b", "a - b")
+    assert "NVIDIA H200" not in tiny.build(root)["index.html"], "an old one of another machine proves nothing"
 
 
 # ---- statements about a sweep ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What backs a launch table: the alternatives of the newest recorded sweep at one point, as a table for a page."""
+"""What backs a launch table: what each machine's newest sweep tried at one point, as tables for a page."""
 
 from collections.abc import Iterable
 from html import escape
@@ -22,21 +22,35 @@ def table(root: Path, page: Evidence, kernel: str, direction: str, shape: str, d
         PublishError: the point was not swept.
     """
     sweep, file = sweeps.newest(kernel, root)
-    point = _point(sweep, direction, shape, dtype)
-    taken = chosen(kernel, direction, point.asked["row_length"], point.asked["bits"])
-    if not any(tried.options == taken for tried in point.tried):
+    first = _point(sweep, direction, shape, dtype)
+    taken = chosen(kernel, direction, first.asked["row_length"], first.asked["bits"])
+    if not any(tried.options == taken for tried in first.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
+    drawn = [_panel(root, page, sweep, file, first, taken, shown=True)]
+    for other, its in sweeps.elsewhere(kernel, root):
+        if point := _find(other, direction, shape, dtype):
+            drawn.append(_panel(root, page, other, its, point, taken, shown=False))
+    return markup.panels(drawn, "table")
+
+
+def _panel(
+    root: Path, page: Evidence, sweep: Sweep, file: Path, point: SweepPoint, taken: dict[str, Any], shown: bool
+) -> str:
+    """What was tried on one machine."""
     source = page.place.source(file.relative_to(root).as_posix(), None)
     shared = {**evidence.of_run(sweep), "source_url": source, "stale": sweeps.changed(sweep, root)}
     names = list(dict.fromkeys(name for tried in point.tried for name in tried.options))
     rows = [_cells(sweep, shared, point, tried, names, tried.options == taken, page) for tried in point.tried]
     failed = "".join(f" Failed: {escape(_words(other.options))}: {escape(other.reason)}." for other in point.failed)
-    panel = markup.panel(
-        what=f"{direction.capitalize()} of {units.size(shape)}, {dtype}: what was tried, fastest first",
+    machine = sweep.machine["slug"], str(sweep.machine["name"])
+    what = f"{point.direction.capitalize()} of {units.size(point.size)}, {point.dtype}"
+    return markup.panel(
+        what=f"{what}: what was tried, fastest first",
         body=markup.table([*map(_heading, names), "time", "bandwidth", ""], (("", row) for row in rows), named=False),
-        source=f"{escape(str(sweep.machine['name']))}, {sweep.date[:10]}.{failed}",
+        source=f"{escape(machine[1])}, {sweep.date[:10]}.{failed}",
+        machine=machine,
+        shown=shown,
     )
-    return markup.panels([panel], "table")
 
 
 def points(root: Path, kernel: str, direction: str, shapes: Iterable[str]) -> tuple[Sweep, list[SweepPoint], str]:
@@ -50,11 +64,15 @@ def points(root: Path, kernel: str, direction: str, shapes: Iterable[str]) -> tu
 
 
 def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:
-    known = {(point.direction, point.size, point.dtype): point for point in sweep.points}
-    if (direction, shape, dtype) not in known:
-        swept = [" ".join(key) for key in known]
-        raise unknown(f"point of the sweep of {sweep.kernel}", f"{direction} {shape} {dtype}", swept)
-    return known[direction, shape, dtype]
+    if point := _find(sweep, direction, shape, dtype):
+        return point
+    swept = [f"{point.direction} {point.size} {point.dtype}" for point in sweep.points]
+    raise unknown(f"point of the sweep of {sweep.kernel}", f"{direction} {shape} {dtype}", swept)
+
+
+def _find(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint | None:
+    wanted = direction, shape, dtype
+    return next((point for point in sweep.points if (point.direction, point.size, point.dtype) == wanted), None)
 
 
 def _cells(
