@@ -9,6 +9,7 @@ import torch
 from docs.publish.errors import PublishError
 from docs.publish.records import cases
 from tests.benchmarks import source
+from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
 from tests.pages.tiny import rendered, took
@@ -115,6 +116,18 @@ def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(millise
     assert ("not so on this machine" in html) is noted
     html, _ = rendered('{{ holds("ours slower than eager", at="small backward") }}', root)
     assert html == "", "what this machine did not measure is not judged there"
+
+
+@pytest.mark.parametrize(("milliseconds", "old", "noted"), [(9, False, True), (0.5, False, False), (9, True, False)])
+def test_what_does_not_hold_on_another_gpu_has_a_note(milliseconds: float, old: bool, noted: bool, root: Path):
+    rows = [tiny.row(root, time=took(milliseconds)), tiny.row(root, variant="eager")]
+    for row in rows:
+        row["sources"] = tiny.sources(root) | ({"method": VERSION - 1} if old else {})
+    other = tiny.H100 | {"slug": "nvidia-h200", "name": "NVIDIA H200"}
+    tiny.write(root, tiny.record(root, rows, machine=other, id="2026-01-01T00-00-00Z-nvidia-h200"))
+    html, page = rendered('Ours.{{ holds("ours faster than eager", at="small") }}', root)
+    assert not page.broken
+    assert ("not so on the NVIDIA H200" in html) is noted
 
 
 def test_no_page_names_a_point_that_is_measured_on_request_only():

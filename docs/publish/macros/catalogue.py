@@ -173,7 +173,7 @@ class Statements(Shared):
     ) -> str:
         """Nothing, or a stop of the build where the records contradict: see docs.publish.macros.claims.
 
-        Where this machine's own records contradict, the page says so.
+        Where the records of another GPU or of this machine contradict, the page says so.
 
         holds("compile, graph faster than eager", at="decode, norms"), holds("a less than b", a=gpu(...), b=wall(...))
         """
@@ -189,19 +189,27 @@ class Statements(Shared):
             self._verdict(where, numbers.get(one, one), relation, rest, by)
             for one, where in itertools.product(ones, places)
         ]
-        note = "" if sides or machine else self._not_here(ones, relation, others, places, by)
-        return page.put_statement(f"holds {statement!r}, at {at!r}", found) + note
+        notes = [] if sides or machine else self._not_there(ones, relation, others, places, by)
+        return page.put_statement(f"holds {statement!r}, at {at!r}", found) + markup.badges(notes)
 
-    def _not_here(
+    def _not_there(
         self, ones: list[str], relation: str, others: list[str], places: list[Coordinates], by: float | None
-    ) -> str:
-        """A note where what holds on the published machine does not hold on this one, at points that both measured."""
-        for one, where, slug in itertools.product(ones, places, self._store.here):
-            here = replace(where, machine=slug)
-            with contextlib.suppress(PublishError):
-                if claims.verdict(self._store, here, one, relation, others, by).against:
-                    return ' <small class="rp-badge">not so on this machine</small>'
-        return ""
+    ) -> list[str]:
+        """Where what holds on the published machine does not hold: the other GPUs, and this machine."""
+        store, found = self._store, []
+        for slug, name in list(store.machines.items())[1:]:
+            here = slug in store.here
+            there = [replace(place, machine=slug) for place in places] if here or slug in store.gpus else []
+            if any(self._contradicted(place, one, relation, others, by) for place in there for one in ones):
+                found.append("not so on this machine" if here else f"not so on the {name}")
+        return found
+
+    def _contradicted(self, at: Coordinates, one: str, relation: str, others: list[str], by: float | None) -> bool:
+        """By current numbers, at a point that was measured."""
+        with contextlib.suppress(PublishError):
+            found = claims.verdict(self._store, at, one, relation, others, by)
+            return bool(found.against) and not found.marks
+        return False
 
     def tried(
         self,

@@ -29,6 +29,7 @@ class Store:
         main: the slug of the machine that a page means if it names none.
         machines: the machines' slugs with their names, the main one first, this machine last.
         here: the slugs of this machine.
+        gpus: the slugs of machines that are a GPU.
     """
 
     def __init__(self, published: Iterable[Record], local: Iterable[Record] = (), root: Path = ROOT):
@@ -37,6 +38,7 @@ class Store:
         unpublished = [_as_local(record, taken) for record in sorted(local, key=_age)]
         self.records = [*known, *unpublished]
         self.here = {record.machine["slug"] for record in unpublished}
+        self.gpus = {record.machine["slug"] for record in self.records if record.machine["kind"] == "gpu"}
         names = {record.machine["slug"]: record.machine["name"] for record in self.records}
         self._lead(PUBLISHED_MACHINE, names)
         rows = _measured([row for record in self.records for row in record.rows], root)
