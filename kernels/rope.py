@@ -6,7 +6,7 @@ triton.
     out = t * cos + rotate_half(t) * sin    with rotate_half([t1, t2]) = [-t2, t1], for t = q and t = k
 
 Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021
-(https://arxiv.org/abs/2104.09864), with the pairs half a head apart, as LLaMA's weights have them.
+(https://arxiv.org/abs/2104.09864), with the pairs half a head apart, as Hugging Face's Llama has them.
 
 Names: B * S tokens; H heads of q and K of k, each of D = 2 * HALF elements. A chunk is VEC neighbours of a half: what
 one access moves. Offsets are int64: they pass 2^31.

@@ -92,8 +92,8 @@ registers_of_a_thread = bound("", "registers / threads", registers=h100("registe
 forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 # What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
 backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
-# What rounding the square of a number near the mean can change.
-rounding_of_a_square = bound("", "mean**2 / 2**bits", mean=10000, bits=24)
+# What rounding the square of a number near the mean can change: half of the distance between two fp32 numbers there.
+rounding_of_a_square = bound("", "2 ** (log2(mean**2) // 1 - bits)", mean=10000, bits=24)
 # How many bits of a sum of squares can be lost to cancellation, at most.
 bits_lost = bound("", "log2(2 * (1 + columns / tile))", columns=524288, tile=8192)
 # For how many parts of a row weight and bias fit into an L1 cache.

@@ -102,9 +102,10 @@ ridge_point = bound("FLOP/byte", "flops / memory", flops=h100("float32"), memory
 # Five passes at the rate of two reads per write.
 five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)
 # Registers of a thread that its part of a row takes in fp32.
-registers_for_x = bound("", "columns / threads", columns=4096, threads=128)
-widest_row_bytes = bound("KB", "columns * width", columns=131072, width=2)  # One row of 131072 columns.
-# Three passes over the widest rows at the rate of a copy.
+registers_for_x = bound("", "columns / threads", columns=4096, threads=256)
+# Two passes over the widest rows at the rate of a copy.
+two_passes_widest = bound("us", "2 * rows * columns * width / copy", rows=1024, columns=131072, width=2, copy=COPY)
+# Three of them.
 three_passes_widest = bound("us", "3 * rows * columns * width / copy", rows=1024, columns=131072, width=2, copy=COPY)
 # The shares of dweight that the compiled backward leaves, one for each 16 rows.
 compiled_shares_bytes = bound("MB", "rows / each * columns * width", rows=32768, each=16, columns=4096, width=4)
