@@ -13,6 +13,7 @@ from snippets.examples import multi_gpu_order, multi_gpu_order_wraps
 from snippets.examples.multi_gpu_order_wraps import ORDERS
 from tests.snippets.reference.ranks import on_ranks
 
+READ = ("tests/forked.py", "tests/benchmarks/captures.py")  # by the fixture `script`: named for remembered.py
 Printed = dict[str, list[float]]
 VARIES = {"orders": r"\d+e-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
 
