@@ -3,6 +3,7 @@
 import atexit
 import functools
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ ROOT = Path(__file__).parents[1]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 FRESH = {"snippets.compiler.reading_the_output"}  # scripts that print how deep the stack is, or what torch reads once
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
+
+TRACE = logging.getLogger("torch.__trace")
+TRACE.propagate = True  # pytest gives a logger that does not a handler, and with one Dynamo writes all that it does
 
 gc.disable()  # while tests are collected: it took a quarter of that
 atexit.register(gc.freeze)  # nor is all of torch gone through at the end, here or in what is started

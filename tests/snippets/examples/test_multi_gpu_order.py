@@ -13,6 +13,7 @@ from snippets.examples import multi_gpu_order, multi_gpu_order_wraps
 from snippets.examples.multi_gpu_order_wraps import ORDERS
 from tests.snippets.reference.ranks import on_ranks
 
+READ = ("tests/forked.py", "tests/benchmarks/captures.py")  # by the fixture `script`: named for remembered.py
 Printed = dict[str, list[float]]
 VARIES = {"orders": r"\d+e-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
 
@@ -35,8 +36,15 @@ def test_all_orders_give_the_gradients_of_the_whole_model(printed: Printed) -> N
 ON_FOUR = "DDP, compile", "compile blocks, FSDP2"
 
 
+def graph_alone(graph: torch.fx.GraphModule, inputs: list) -> Callable:
+    """A backend that counts, and leaves out what does the same on two ranks: AOTAutograd."""
+    multi_gpu_order_wraps.GRAPHS.append(graph)
+    return graph.forward
+
+
 def counts_and_distances() -> list[tuple[int, float]]:
     """Graphs of each order, and how far its gradients are from those of the whole model."""
+    multi_gpu_order_wraps.counting = graph_alone  # type: ignore[assignment]
     torch.set_num_threads(1)
     torch.manual_seed(1)
     tokens = torch.randint(multi_gpu_order_wraps.SIZES["vocab_size"], (dist.get_world_size(), 32))

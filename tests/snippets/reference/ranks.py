@@ -1,5 +1,6 @@
 """Runs a function on several ranks: processes of their own, gloo on the CPU, and a time after which all are ended."""
 
+import gc
 import json
 import multiprocessing
 import time
@@ -44,6 +45,7 @@ def on_ranks(work: Callable[[], object], ranks: int, folder: Path) -> list:
 
 
 def _rank(rank: int, work: Callable[[], object], ranks: int, folder: str) -> None:
+    gc.freeze()  # what the server has imported: no collection looks at it, or copies it
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=ranks)
     found = work()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))

@@ -12,7 +12,7 @@ from snippets.validation.assistant.finders.memory import LEAK
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.subject import Subject
 from snippets.validation.assistant.trace import traced
-from tests.snippets.validation.planted.seen import evidence
+from tests.snippets.validation.planted.seen import recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 SEEN: list[Tensor] = []
@@ -126,7 +126,7 @@ LEAKS = {
 def found_in(made):
     SEEN.clear()
     try:
-        return find(*evidence(lambda: (made(), torch.randn(8, 16)), sizes=False))
+        return find(*recorded(lambda: (made(), torch.randn(8, 16))))
     finally:
         SEEN.clear()
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from snippets.validation.assistant.factories import subject_of
-from snippets.validation.assistant.graphs import capture
+from snippets.validation.assistant.graphs import Captured, capture
 from snippets.validation.assistant.subject import Subject, other_sizes
 from snippets.validation.assistant.trace import traced
 from tests.snippets.validation.planted import fusion, kernels, memory, readiness, spellings
@@ -37,6 +37,11 @@ def evidence(factory, sizes: bool = True):
     known = "0-dimensional|making fake tensor call"  # np.percentile under NumPy 2.4, quantile under torch 2.11
     assert not captured.error or re.search(known, captured.error), captured.error
     return traced(subject), captured
+
+
+def recorded(factory):
+    """The same without graphs, which take longest: for what shows in the calls of one step alone."""
+    return traced(made(factory)), Captured()
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -270,32 +270,32 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_change_fits_the_pattern(name):
     function, shapes, kinds, words = RIGHT[name]
-    found = faults(find(*evidence(lambda: (Of(function), *map(torch.randn, shapes)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), *map(torch.randn, shapes)))))
     found = [one for one in found if one.kind != "cuda-graph"]
     assert {one.kind for one in found} == kinds and len(found) == len(kinds)
     assert all(words in one.change for one in found)
 
 
 def test_a_tensor_of_numbers_that_were_read_is_no_constant():
-    found = faults(find(*evidence(lambda: (Of(from_numbers), torch.randn(2, 4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(from_numbers), torch.randn(2, 4, 8)))))
     (made,) = [one for one in found if one.kind == "cuda-graph"]
     assert "on the device" in made.change and "once" not in made.change
 
 
 def test_rows_that_a_mask_sends_are_not_tried_as_a_look_up():
-    (found,) = faults(find(*evidence(lambda: (Of(dispatched), torch.randn(64, 8)), sizes=False)))
+    (found,) = faults(find(*recorded(lambda: (Of(dispatched), torch.randn(64, 8)))))
     assert found.rewrites == ()
 
 
 def test_torch_compile_is_no_advice_for_what_it_cannot_capture():
-    trace, captured = evidence(lambda: (Of(density), torch.rand(64, 8)), sizes=False)
+    trace, captured = recorded(lambda: (Of(density), torch.rand(64, 8)))
     captured.error = "TorchRuntimeError"
     (change,) = [one.change for one in find(trace, captured) if one.kind == "chain"]
     assert change == "once torch.compile can capture the module, it makes one kernel of them"
 
 
 def test_a_log_density_is_no_gelu():
-    found = find(*evidence(lambda: (Of(density), torch.rand(64, 8)), sizes=False))
+    found = find(*recorded(lambda: (Of(density), torch.rand(64, 8))))
     assert [one.change for one in found if one.kind == "chain"] == ["torch.compile makes one kernel of them"]
 
 
@@ -308,13 +308,13 @@ def test_a_chain_that_moves_little_of_the_step_is_a_note():
 
 
 def test_a_recurrence_alone_is_worth_knowing():
-    found = find(*evidence(lambda: (Of(dependent), torch.randn(16, 4, 8)), sizes=False))
+    found = find(*recorded(lambda: (Of(dependent), torch.randn(16, 4, 8))))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     assert loop.weight == "note" and "compile the step" in loop.change
 
 
 def test_a_distribution_that_checks_its_arguments():
-    found = faults(find(*evidence(lambda: (Of(validated), torch.randn(4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(validated), torch.randn(4, 8)))))
     waits = [one for one in found if one.kind == "sync"]
     assert waits and all("validate_args=False" in one.change for one in waits)
 
@@ -325,7 +325,7 @@ def factored(m, x):
 
 
 def test_a_distribution_that_factors_its_covariance_is_not_told_to_check_less():
-    found = faults(find(*evidence(lambda: (Of(factored), torch.randn(4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(factored), torch.randn(4, 8)))))
     (wait,) = [one for one in found if one.kind == "sync"]
     assert "scale_tril=" in wait.change and "validate_args" not in wait.change
 
@@ -337,6 +337,6 @@ def picked_of_all(m, x):
 
 
 def test_a_look_up_in_rows_of_several_dimensions_is_not_called_an_embedding():
-    found = faults(find(*evidence(lambda: (Of(picked_of_all), torch.randn(16, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(picked_of_all), torch.randn(16, 8)))))
     (look_up,) = [one for one in found if one.title == "A look-up written as a product"]
     assert look_up.change == "fetch what the ones select with an index"

@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import jacrev
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -54,7 +54,7 @@ def table(m, x, memory):
 )
 def test_results_that_are_computed_again_are_found(function, line):
     made = lambda: (Of(function), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
-    (found,) = [one for one in faults(find(*evidence(made, sizes=False))) if one.kind == "again"]
+    (found,) = [one for one in faults(find(*recorded(made))) if one.kind == "again"]
     assert any(line in each.text for each in found.lines)
 
 
@@ -78,12 +78,12 @@ def of_its_own(m, x, memory):
 @pytest.mark.parametrize("function", [written, of_its_own])
 def test_what_has_changed_or_has_other_weights_is_left_alone(function):
     made = lambda: (Of(function), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
-    assert "again" not in {one.kind for one in find(*evidence(made, sizes=False))}
+    assert "again" not in {one.kind for one in find(*recorded(made))}
 
 
 def test_random_numbers_are_not_the_same_again():
     made = lambda: (Of(drawn), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
-    found = [one for one in find(*evidence(made, sizes=False)) if one.kind == "again"]
+    found = [one for one in find(*recorded(made)) if one.kind == "again"]
     assert all("1 kernels" in one.evidence or "2 kernels" in one.evidence for one in found)  # the product alone
 
 
@@ -97,7 +97,7 @@ class Chosen(nn.Module):
 
 
 def test_a_selection_by_a_mask_that_is_made_twice_waits_twice():
-    found = find(*evidence(lambda: (Chosen(), torch.randn(16, 8), torch.arange(16)), sizes=False))
+    found = find(*recorded(lambda: (Chosen(), torch.randn(16, 8), torch.arange(16))))
     (again,) = [one for one in faults(found) if one.kind == "again"]
     assert "the host waits 1 times" in again.evidence
     assert {line.text[:5] for line in again.lines} == {"first", "retur"}
@@ -118,5 +118,5 @@ class Derivatives(nn.Module):
 
 
 def test_what_is_differentiated_is_not_told_to_be_kept():
-    found = find(*evidence(lambda: (Derivatives(), torch.randn(6, 8)), sizes=False))
+    found = find(*recorded(lambda: (Derivatives(), torch.randn(6, 8))))
     assert not [one for one in found if one.kind == "again"]

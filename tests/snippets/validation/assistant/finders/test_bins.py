@@ -6,7 +6,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten, Unfit
-from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -29,7 +29,7 @@ class Of(nn.Module):
 def found_in(function):
     torch.manual_seed(0)
     module, x = Of(function), torch.randn(1024, 8, device=DEVICE).round(decimals=1)
-    found = faults(find(*evidence(lambda: (module, x), sizes=False)))
+    found = faults(find(*recorded(lambda: (module, x))))
     found = [one for one in found if one.title.startswith("Numbers are compared")]
     for one in found:
         assert torch.equal(Rewritten(module, one.rewrites)(x), module(x))
@@ -153,7 +153,7 @@ def test_nan_is_above_all_edges_of_a_search():
 
 def test_rows_that_are_not_the_last_of_x_are_not_tried():
     module, x = Of(lambda m, x: (x.view(8, 1024, 1) > m.rows[:, None, :]).sum(-1)), torch.randn(1024, 8, device=DEVICE)
-    (one,) = (one for one in find(*evidence(lambda: (module, x), sizes=False)) if one.title.startswith("Numbers are c"))
+    (one,) = (one for one in find(*recorded(lambda: (module, x))) if one.title.startswith("Numbers are c"))
     with pytest.raises(Unfit):
         Rewritten(module, one.rewrites)(x)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from snippets.validation.assistant.finders.constants import same_rows, weights_alone
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -60,7 +60,7 @@ CONSTANT = [sinusoids, window, triangle, decay, relative]
 
 @pytest.mark.parametrize("function", CONSTANT, ids=lambda one: one.__name__)
 def test_a_constant_is_found(function):
-    (found,) = faults(find(*evidence(lambda: (Of(function), torch.randn(2, 128, 64)), sizes=False)))
+    (found,) = faults(find(*recorded(lambda: (Of(function), torch.randn(2, 128, 64)))))
     assert found.kind == "constant" and len(found.rewrites) == 1
 
 
@@ -99,7 +99,7 @@ NONE = [kept, positions, state, noise, from_lengths, short]
 @pytest.mark.parametrize("function", NONE, ids=lambda one: one.__name__)
 def test_what_is_no_constant_or_small_is_left_alone(function):
     rows = 1 if function is short else 128
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(2, rows, 64)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), torch.randn(2, rows, 64)))))
     assert "constant" not in {one.kind for one in found}
 
 
@@ -118,7 +118,7 @@ def of_few_kernels(m, x):
 
 @pytest.mark.parametrize("function", [of_a_part, of_few_kernels], ids=lambda one: one.__name__)
 def test_a_constant_that_is_little_of_the_step_is_left_alone(function):
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(2, 128, 64)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), torch.randn(2, 128, 64)))))
     assert "constant" not in {one.kind for one in found}
 
 
@@ -192,7 +192,7 @@ def of_a_deep_net(m, x):
 def of_weights(function, training=False, gradient=None):
     gradient = training if gradient is None else gradient
     module = Weighted(function).train(training).requires_grad_(gradient)
-    made = evidence(lambda: (module, torch.randn(8, 128, 64)), sizes=False)
+    made = recorded(lambda: (module, torch.randn(8, 128, 64)))
     return [*weights_alone(*made), *same_rows(*made)]
 
 
@@ -277,7 +277,7 @@ def test_what_is_the_same_for_every_row_is_found_where_it_is_expanded(training):
 
 def test_what_is_expanded_first_is_told_once():
     module = Weighted(expanded_first).eval().requires_grad_(False)
-    found = faults(find(*evidence(lambda: (module, torch.randn(8, 128, 64)), sizes=False)))
+    found = faults(find(*recorded(lambda: (module, torch.randn(8, 128, 64)))))
     assert [one.kind for one in found if one.kind in ("constant", "wasted")] == ["wasted"]
 
 

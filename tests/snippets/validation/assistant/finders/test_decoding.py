@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 WIDTH, HEADS, STEPS, START = 32, 2, 6, 10
@@ -169,7 +169,7 @@ WITHOUT_CACHE = {
 
 @pytest.mark.parametrize("made", WITHOUT_CACHE.values(), ids=WITHOUT_CACHE)
 def test_a_sequence_that_is_run_again_at_each_step_is_found(made):
-    found = faults(find(*evidence(made, sizes=False)))
+    found = faults(find(*recorded(made)))
     (one,) = [each for each in found if each.kind in ("decoding", "growing", "small-kernels")]
     total = sum(range(START, START + STEPS))
     assert one.title == "Each step runs the whole sequence again"
@@ -181,14 +181,14 @@ def test_a_cache_is_static_where_nothing_is_trained():
     changes = [
         one.change
         for name in ("fused", "tokens")
-        for one in find(*evidence(WITHOUT_CACHE[name], sizes=False))
+        for one in find(*recorded(WITHOUT_CACHE[name]))
         if one.kind == "decoding"
     ]
     assert ["static cache" in one for one in changes] == [False, True]
 
 
 def test_the_line_that_runs_the_layers_comes_first():
-    (one,) = [each for each in find(*evidence(WITHOUT_CACHE["fused"], sizes=False)) if each.kind == "decoding"]
+    (one,) = [each for each in find(*recorded(WITHOUT_CACHE["fused"])) if each.kind == "decoding"]
     assert one.line.text == "x = torch.cat([x, self.head(self.last(self.run(x)))], dim=1)"
 
 
@@ -238,4 +238,4 @@ OTHERS = {
 
 @pytest.mark.parametrize("made", OTHERS.values(), ids=OTHERS)
 def test_what_no_cache_holds_is_left_alone(made):
-    assert not [one for one in find(*evidence(made, sizes=False)) if one.kind == "decoding"]
+    assert not [one for one in find(*recorded(made)) if one.kind == "decoding"]

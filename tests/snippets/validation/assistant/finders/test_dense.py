@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 EXPERTS, WIDTH = 8, 16
@@ -111,7 +111,7 @@ DENSE = [
 
 @pytest.mark.parametrize("spelling", DENSE, ids=lambda one: one.__name__)
 def test_experts_that_compute_what_is_thrown_away_are_one_finding(spelling):
-    found = faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, WIDTH)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Mixture(spelling), torch.randn(64, WIDTH)))))
     (one,) = [each for each in found if each.kind in ("experts", "small-kernels")]
     kept = 1 if spelling in (by_numbers, by_an_index, with_norms) else 2
     assert one.title == "Every expert computes every token" and "grouped_mm" in one.change and "index_add" in one.change
@@ -121,7 +121,7 @@ def test_experts_that_compute_what_is_thrown_away_are_one_finding(spelling):
 def test_the_line_that_calls_the_experts_comes_first():
     (one,) = [
         each
-        for each in faults(find(*evidence(lambda: (Mixture(by_columns), torch.randn(64, WIDTH)), sizes=False)))
+        for each in faults(find(*recorded(lambda: (Mixture(by_columns), torch.randn(64, WIDTH)))))
         if each.kind == "experts"
     ]
     assert one.line.text == "out += gate[:, i : i + 1] * expert(x)"
@@ -184,10 +184,10 @@ OTHERS = [the_best, of_levels, in_slots, soft, most, routed, with_a_capacity, of
 
 @pytest.mark.parametrize("spelling", OTHERS, ids=lambda one: one.__name__)
 def test_experts_whose_results_count_are_left_alone(spelling):
-    found = faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, WIDTH)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Mixture(spelling), torch.randn(64, WIDTH)))))
     assert not [one for one in found if one.title == "Every expert computes every token"]
 
 
 def test_experts_that_all_count_are_still_one_batched_call():
-    found = faults(find(*evidence(lambda: (Mixture(soft), torch.randn(64, WIDTH)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Mixture(soft), torch.randn(64, WIDTH)))))
     assert [one for one in found if one.kind == "small-kernels" and "batched call" in one.change]

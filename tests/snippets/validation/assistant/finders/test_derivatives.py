@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -104,7 +104,7 @@ FOUND = {
 
 @pytest.mark.parametrize("function", FOUND, ids=lambda one: one.__name__)
 def test_derivatives_one_by_one_are_found(function):
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), torch.randn(4, 8)))))
     (one,) = [one for one in found if "one by one" in one.title]
     change, lines = FOUND[function]
     assert ("of the sum" in one.change) == (function in (by_samples, by_jacobian, by_points, twice_by_points))
@@ -159,7 +159,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("function", "change"), ROWS)
 def test_one_derivative_gives_all_rows_where_it_gives_the_same(function, change):
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), torch.randn(4, 8)))))
     (one,) = [one for one in found if "one by one" in one.title]
     assert [text for text in (BATCHED, COLUMNS, OF_SUM) if text in one.change] == [change]
 
@@ -209,7 +209,7 @@ LEFT_ALONE = [of_sums, together, second, of_two_results, of_three_rows, of_two_d
 
 @pytest.mark.parametrize("function", LEFT_ALONE, ids=lambda one: one.__name__)
 def test_other_derivatives_are_left_alone(function):
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), torch.randn(4, 8)))))
     assert not [one for one in found if "one by one" in one.title]
 
 
@@ -243,7 +243,7 @@ def test_a_result_that_its_function_stores_refers_to_itself(function):
     def apply(m, x):
         return function.apply(m.f(x))
 
-    found = faults(find(*evidence(lambda: (Of(apply), torch.randn(4, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(apply), torch.randn(4, 8)))))
     lines = [one.line.text for one in found if one.kind == "kept-graph"]
     assert lines == (["ctx.y, ctx.twice = y, 2 * x"] if function is StoresResult else [])
 
@@ -324,7 +324,7 @@ class Through(nn.Module):
 
 
 def saves_in_vain(function):
-    found = faults(find(*evidence(lambda: (Through(function), torch.randn(64, 64)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Through(function), torch.randn(64, 64)))))
     return [one for one in found if one.title == "A function saves what it can compute again"]
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -67,7 +67,7 @@ FOUND = {
 
 def found_in(function):
     inputs = torch.randn(32, 8), torch.randint(0, 2, (32, 8))
-    found = faults(find(*evidence(lambda: (Of(function), *inputs), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), *inputs))))
     return [one for one in found if one.title.startswith("Distributions")]
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -140,12 +140,12 @@ OTHERS = [batched, heads, layers, subset, soft, by_another_choice, two]
 
 @pytest.mark.parametrize("spelling", OTHERS, ids=lambda one: one.__name__)
 def test_no_other_loop_is_one_over_experts(spelling):
-    found = faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, 16)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Mixture(spelling), torch.randn(64, 16)))))
     assert not {one.kind for one in found} & {"experts", "small-kernels", "sync"}
 
 
 @pytest.mark.parametrize("spelling", OTHERS, ids=lambda one: one.__name__)
 def test_no_other_loop_over_modules_is_one_over_experts(spelling):
     if spelling is not batched:  # it reads the layers of the experts
-        found = faults(find(*evidence(lambda: (OfModules(spelling), torch.randn(64, 16)), sizes=False)))
+        found = faults(find(*recorded(lambda: (OfModules(spelling), torch.randn(64, 16)))))
         assert not {one.kind for one in found} & {"experts", "sync"}

@@ -7,7 +7,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted import fusion
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -110,7 +110,7 @@ GATES = {
 
 @pytest.mark.parametrize(("gate", "options", "change"), GATES.values(), ids=GATES)
 def test_a_gate_is_told_to_take_what_has_its_activation(gate, options, change):
-    found = find(*evidence(lambda: (Gated(gate, **options), fusion.sequence()), sizes=False))
+    found = find(*recorded(lambda: (Gated(gate, **options), fusion.sequence())))
     (one,) = [each for each in found if each.kind == "gated-mlp"]
     assert change in one.change and ("swiglu" in one.change) is (change == "kernels/swiglu.py")
     assert ("stack the two weights" in one.change) is not options.get("together", False)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -39,12 +39,12 @@ class Steps(nn.Module):
 
 def test_an_optimizer_that_is_not_fused_is_found():
     for options, kinds in (({}, ["optimizer"]), ({"foreach": True}, ["optimizer"]), ({"fused": True}, [])):
-        found = faults(find(*evidence(lambda options=options: (Steps(**options), torch.randn(4, 8)), sizes=False)))
+        found = faults(find(*recorded(lambda options=options: (Steps(**options), torch.randn(4, 8)))))
         assert [one.kind for one in found if one.kind in ("optimizer", "small-kernels")] == kinds
 
 
 def odd_sizes_of(net, x):
-    return [one.kind for one in faults(find(*evidence(lambda: (net, x), sizes=False))) if one.kind == "odd-size"]
+    return [one.kind for one in faults(find(*recorded(lambda: (net, x)))) if one.kind == "odd-size"]
 
 
 def test_an_odd_size_in_little_of_the_work_is_left_alone():
@@ -99,7 +99,7 @@ class Ranked(nn.Module):
 
 @pytest.mark.parametrize(("best", "advised"), [(4, True), (1, False)])
 def test_numbers_that_the_host_ranks_are_ranked_on_the_device(best, advised):
-    found = find(*evidence(lambda: (Ranked(best), torch.randn(64)), sizes=False))
+    found = find(*recorded(lambda: (Ranked(best), torch.randn(64))))
     assert [("torch.topk" in one.change) for one in found if one.kind == "sync"] == [advised]
 
 
@@ -138,14 +138,14 @@ def masked(m, x, steps):
 )
 def test_fp64_that_meets_complex_or_whole_numbers_is_found(function, dtype, times):
     made = lambda: (Wide(function, dtype), torch.randn(16, 64, dtype=dtype), torch.arange(16))  # noqa: E731
-    found = [one for one in faults(find(*evidence(made, sizes=False))) if one.title.startswith("A tensor in fp64")]
+    found = [one for one in faults(find(*recorded(made))) if one.title.startswith("A tensor in fp64")]
     assert len(found) == times and all("float32 where it is made" in one.change for one in found)
 
 
 def test_a_module_of_fp64_is_not_told_to_be_narrow():
     inputs = torch.randn(16, 64, dtype=torch.float64), torch.arange(16)
     scaled = lambda m, x, steps: x * steps[:, None]  # noqa: E731
-    found = find(*evidence(lambda: (Wide(scaled, torch.float64), *inputs), sizes=False))
+    found = find(*recorded(lambda: (Wide(scaled, torch.float64), *inputs)))
     assert not [one for one in found if one.title.startswith("A tensor in fp64")]
 
 

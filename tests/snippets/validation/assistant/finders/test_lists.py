@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -88,7 +88,7 @@ FOUND = {
 
 
 def found_in(function):
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 16)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Of(function), torch.randn(4, 16)))))
     return [one for one in found if one.kind == "small-kernels"]
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -21,7 +21,7 @@ class Twice(nn.Module):
 
 
 def test_a_loop_that_runs_twice_is_found_two_times_and_another_is_another():
-    found = find(*evidence(lambda: (Twice(), torch.randn(16, 4, 8)), sizes=False))
+    found = find(*recorded(lambda: (Twice(), torch.randn(16, 4, 8))))
     assert sorted(one.times for one in found if one.kind == "small-kernels") == [1, 2]
 
 
@@ -66,7 +66,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("function", CHANGES, ids=lambda one: one.__name__)
 def test_turns_that_are_independent_are_done_at_once_as_they_read_their_tensor(function):
-    found = find(*evidence(lambda: (Of(function), torch.randn(64, 16)), sizes=False))
+    found = find(*recorded(lambda: (Of(function), torch.randn(64, 16))))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     assert CHANGES[function] in loop.change and loop.weight == "finding"
 
@@ -102,7 +102,7 @@ FOLLOWING = {
 
 @pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
 def test_turns_that_read_each_other_through_the_host_are_not_independent(following):
-    found = find(*evidence(lambda: (Decoder(following).eval(), torch.tensor([1, 2])), sizes=False))
+    found = find(*recorded(lambda: (Decoder(following).eval(), torch.tensor([1, 2]))))
     assert not [one for one in faults(found) if one.kind == "small-kernels"]
 
 
@@ -119,12 +119,12 @@ def summed_inside(x):
 
 
 def test_a_number_that_no_turn_reads_ties_no_turns():
-    found = find(*evidence(lambda: (Of(measured_alone), torch.randn(64, 16)), sizes=False))
+    found = find(*recorded(lambda: (Of(measured_alone), torch.randn(64, 16))))
     assert "no turn reads another" in next(one.change for one in found if one.kind == "small-kernels")
 
 
 def test_the_turns_of_an_inner_loop_are_not_counted_as_those_of_the_outer_and_a_line_is_said_once():
-    found = find(*evidence(lambda: (Of(summed_inside), torch.randn(64, 16)), sizes=False))
+    found = find(*recorded(lambda: (Of(summed_inside), torch.randn(64, 16))))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     assert loop.evidence.startswith("16 turns, ") and len(loop.lines) == 1
 
@@ -142,7 +142,7 @@ class Frames(nn.Module):
 
 def of_frames(norm, turns, training=False):
     frames = torch.randn(4, turns, 3, 16, 16)
-    found = find(*evidence(lambda: (Frames(norm).train(training), frames), sizes=False))
+    found = find(*recorded(lambda: (Frames(norm).train(training), frames)))
     return [one for one in found if one.kind == "small-kernels"]
 
 
@@ -202,7 +202,7 @@ def after_each(m, x):
 
 @pytest.mark.parametrize("forward", [chained, shared_chained, own_projections, pyramid, after_each])
 def test_few_turns_that_are_layers_or_differ_are_left_alone(forward):
-    found = find(*evidence(lambda: (Layers(forward).eval(), torch.randn(1, 8, 16, 16)), sizes=False))
+    found = find(*recorded(lambda: (Layers(forward).eval(), torch.randn(1, 8, 16, 16))))
     assert not [one for one in faults(found) if one.kind == "small-kernels"]
 
 
@@ -236,14 +236,14 @@ class OneTable(nn.Module):
 
 def test_tables_of_one_width_are_one_table_with_offsets_and_the_result_is_equal():
     module, ids = Tables([8] * 12), torch.randint(0, 40, (16, 12))
-    (found,) = faults(find(*evidence(lambda: (module, ids), sizes=False)))
+    (found,) = faults(find(*recorded(lambda: (module, ids))))
     assert found.kind == "small-kernels" and "one table" in found.change and found.evidence.startswith("12 ")
     one = OneTable(module.tables)
     torch.testing.assert_close(one(ids.to(one.first.device)).cpu(), module.cpu()(ids.cpu()), rtol=0, atol=0)
-    assert not faults(find(*evidence(lambda: (one, ids), sizes=False)))
+    assert not faults(find(*recorded(lambda: (one, ids))))
 
 
 @pytest.mark.parametrize("tables", [Tables([8] * 4), Tables([*range(8, 20)]), Tables([8] * 12, residual=True)])
 def test_tables_that_cannot_be_one_are_left_alone(tables):
-    found = find(*evidence(lambda: (tables, torch.randint(0, 8, (16, 12))), sizes=False))
+    found = find(*recorded(lambda: (tables, torch.randint(0, 8, (16, 12)))))
     assert not [one for one in faults(found) if "one table" in one.change]

@@ -7,7 +7,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted import fusion, memory
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -92,14 +92,14 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_a_tensor_that_grows_and_is_put_into_order_is_found(order):
-    found = find(*evidence(lambda: (Beams(order), torch.randn(4, 32)), sizes=False))
+    found = find(*recorded(lambda: (Beams(order), torch.randn(4, 32))))
     (grows,) = [one for one in faults(found) if one.kind == "growing"]
     assert "index_select" in grows.change
 
 
 def test_what_keeps_its_size_does_not_grow():
     made = lambda: (Beams(ORDERS["an index"], torch.tensor([1])), torch.randn(4, 32))  # noqa: E731
-    assert not [one for one in find(*evidence(made, sizes=False)) if one.kind == "growing"]
+    assert not [one for one in find(*recorded(made)) if one.kind == "growing"]
 
 
 class Pairs(nn.Module):
@@ -141,7 +141,7 @@ def by_similarity(a, b):
 
 @pytest.mark.parametrize("function", [by_loss, by_distance, by_difference, by_expansion, by_similarity])
 def test_all_pairs_made_by_copies_are_found_with_what_copies(function):
-    (found,) = faults(find(*evidence(lambda: (Pairs(function), torch.randn(64, 16), torch.randn(48, 16)), sizes=False)))
+    (found,) = faults(find(*recorded(lambda: (Pairs(function), torch.randn(64, 16), torch.randn(48, 16)))))
     assert found.kind == "temporary" and ("p=1" in found.change) is (function is by_expansion)
     assert ("cdist" if function is not by_similarity else "F.normalize") in found.change
     if function is by_difference:
@@ -163,13 +163,13 @@ def to_one_number(a, b):
 @pytest.mark.parametrize("function", [of_rows, of_copies_and_data, to_one_number])
 def test_rows_that_are_compared_one_by_one_are_left_alone(function):
     inputs = torch.randn(64, 16), torch.randn(16 if function is to_one_number else 64, 16)
-    found = faults(find(*evidence(lambda: (Pairs(function), *inputs), sizes=False)))
+    found = faults(find(*recorded(lambda: (Pairs(function), *inputs))))
     assert not [one for one in found if one.kind == "temporary"]
 
 
 @pytest.mark.parametrize(("dtype", "said"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_shared_heads_by_a_flag_are_advised_with_the_dtype_that_kernels_take(dtype, said):
-    found = find(*evidence(lambda: (memory.GroupedQueries().to(dtype), memory.sequence().to(dtype)), sizes=False))
+    found = find(*recorded(lambda: (memory.GroupedQueries().to(dtype), memory.sequence().to(dtype))))
     changes = [one.change for one in faults(found) if "enable_gqa" in one.change]
     assert changes and all(("bf16 or fp16" in change) is said for change in changes)
 
@@ -226,6 +226,6 @@ MASKS = {
 
 @pytest.mark.parametrize("function", MASKS, ids=lambda one: one.__name__)
 def test_a_mask_that_is_copied_for_each_example_is_found(function):
-    found = faults(find(*evidence(lambda: (Windows(function), torch.randn(256, 1, 32, 8)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Windows(function), torch.randn(256, 1, 32, 8)))))
     changes = [one.change for one in found if one.title == "A mask is copied for each example"]
     assert len(changes) == bool(MASKS[function]) and all(MASKS[function] in change for change in changes)

@@ -7,7 +7,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted import fusion
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -49,7 +49,7 @@ class Undone(nn.Module):
     ("undoes", "unbiased", "times"), [(True, True, 0), (True, False, 0), (False, True, 0), (False, False, 1)]
 )
 def test_a_norm_that_no_function_does_is_left_alone(undoes, unbiased, times):
-    found = find(*evidence(lambda: (Undone(undoes, unbiased), fusion.sequence()), sizes=False))
+    found = find(*recorded(lambda: (Undone(undoes, unbiased), fusion.sequence())))
     assert len([one for one in found if one.kind == "norm"]) == times
 
 
@@ -68,5 +68,5 @@ class Activated(nn.Module):
     ("wide", "rows", "weight"), [(64, 2**13, "finding"), (4096, 2**13, "note"), (64, 2**12, "note")]
 )
 def test_a_norm_and_its_activation_are_a_finding_where_they_move_much_and_a_part_of_all(wide, rows, weight):
-    found = find(*evidence(lambda: (Activated(wide), torch.randn(rows, 64)), sizes=False))
+    found = find(*recorded(lambda: (Activated(wide), torch.randn(rows, 64))))
     assert [one.weight for one in found if one.kind == "norm-activation"] == [weight]

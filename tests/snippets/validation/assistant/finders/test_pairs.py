@@ -6,7 +6,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -25,7 +25,7 @@ class Of(nn.Module):
 def found_in(function):
     torch.manual_seed(0)
     module, x = Of(function), torch.randn(32, 7, 16, device=DEVICE)
-    found = [one for one in faults(find(*evidence(lambda: (module, x), sizes=False))) if one.kind == "small-kernels"]
+    found = [one for one in faults(find(*recorded(lambda: (module, x)))) if one.kind == "small-kernels"]
     for one in found:
         torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
     return found

@@ -6,7 +6,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -26,7 +26,7 @@ def found_in(function, *shape, title):
     """The findings of a title, after a look at whether what they would try gives the same."""
     torch.manual_seed(0)
     module, x = Of(function), torch.randn(*shape, device=DEVICE)
-    found = [one for one in faults(find(*evidence(lambda: (module, x), sizes=False))) if one.title.startswith(title)]
+    found = [one for one in faults(find(*recorded(lambda: (module, x)))) if one.title.startswith(title)]
     for one in found:
         torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
     return found

@@ -7,7 +7,7 @@ from torch import nn
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.stages import Stages
 from snippets.validation.assistant.trials import try_rewrites
-from tests.snippets.validation.planted.seen import evidence, made
+from tests.snippets.validation.planted.seen import made, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -111,7 +111,7 @@ CHANGES = {
 
 
 def loop_in(function):
-    found = find(*evidence(lambda: (Of(function), torch.randn(16, 4, 8)), sizes=False))
+    found = find(*recorded(lambda: (Of(function), torch.randn(16, 4, 8))))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     return loop
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 VOCABULARY = 2000
@@ -28,7 +28,7 @@ def found_in(function):
     torch.manual_seed(0)
     labels = torch.randint(0, VOCABULARY, (2, 128), device=DEVICE)
     module, inputs = Of(function), (torch.randn(2, 128, 32, device=DEVICE), labels)
-    found = faults(find(*evidence(lambda: (module, *inputs), sizes=False)))
+    found = faults(find(*recorded(lambda: (module, *inputs))))
     found = [one for one in found if one.title.startswith("A slice of the logits")]
     for one in found:
         torch.testing.assert_close(Rewritten(module, one.rewrites)(*inputs), module(*inputs))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import evidence, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -22,9 +22,12 @@ class Of(nn.Module):
         return self.function(self, x, lengths)
 
 
+def case(function):
+    return lambda: (Of(function), torch.randn(16, 12, 8), torch.arange(1, 13).repeat(2)[:16].sort().values)
+
+
 def found_in(function):
-    lengths = torch.arange(1, 13).repeat(2)[:16].sort().values
-    return find(*evidence(lambda: (Of(function), torch.randn(16, 12, 8), lengths), sizes=False))
+    return find(*recorded(case(function)))
 
 
 def by_tensors(m, x, lengths):
@@ -68,7 +71,7 @@ MASKS = [by_tensors, by_places, by_list, by_numbers, in_parts, padded]
 
 @pytest.mark.parametrize("function", MASKS, ids=lambda one: one.__name__)
 def test_a_mask_of_lengths_made_row_by_row_is_one_comparison_and_no_constant(function):
-    changes = {one.kind: one.change for one in faults(found_in(function))}
+    changes = {one.kind: one.change for one in faults(find(*evidence(case(function), sizes=False)))}
     assert {"small-kernels", "sync", "graph-break"} == changes.keys()
     assert all("torch.arange(T, device=...) < lengths[:, None]" in change for change in changes.values())
 
@@ -106,7 +109,7 @@ SIZES = {
 
 @pytest.mark.parametrize("function", SIZES, ids=lambda one: one.__name__)
 def test_a_number_that_becomes_a_size_is_not_kept_a_tensor(function):
-    changes = {one.kind: one.change for one in faults(found_in(function))}
+    changes = {one.kind: one.change for one in faults(find(*evidence(case(function), sizes=False)))}
     assert changes.keys() >= {"sync", "graph-break"}
     assert all(change.startswith(("take the number", "a fixed")) for change in changes.values())
     assert all(("loader" in change) is (SIZES[function] == "from the loader") for change in changes.values())
@@ -170,6 +173,6 @@ def filled(m, x, lengths):
 
 
 def test_what_makes_a_tensor_like_another_does_not_read_it():
-    trace, _ = evidence(lambda: (Of(filled), torch.randn(64, 12, 8), torch.arange(3)), sizes=False)
+    trace, _ = recorded(lambda: (Of(filled), torch.randn(64, 12, 8), torch.arange(3)))
     made = {call.name: call.moved for call in trace.calls if call.name in ("new_ones", "zeros_like")}
     assert made == {"new_ones": 4 * 25, "zeros_like": 4 * 12 * 8}

@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call, hessian, jacrev, stack_module_state, vmap
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -29,7 +29,7 @@ class Of(nn.Module):
 
 def loops_in(function, *options, x=None):
     x = torch.randn(32, 12, 16) if x is None else x
-    found = find(*evidence(lambda: (Of(function, *options), x), sizes=False))
+    found = find(*recorded(lambda: (Of(function, *options), x)))
     return [one for one in found if one.kind == "small-kernels"]
 
 
@@ -236,7 +236,7 @@ class Adapters(nn.Module):
 
 def test_the_turns_of_a_loop_that_runs_several_times_add_up():
     places = [0, 3, 5, 1, 2, 4, 0, 1, 5, 2]
-    found = find(*evidence(lambda: (Adapters(), torch.randn(10, 4, 16), places), sizes=False))
+    found = find(*recorded(lambda: (Adapters(), torch.randn(10, 4, 16), places)))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     assert loop.evidence.startswith("40 turns, 80 kernels") and "a part of the same weights" in loop.evidence
     assert "one index tensor" in loop.change
@@ -301,7 +301,7 @@ class Rollout(nn.Module):
 
 
 def rollout(*options):
-    found = find(*evidence(lambda: (Rollout(*options), torch.randn(3, 32, 16)), sizes=False))
+    found = find(*recorded(lambda: (Rollout(*options), torch.randn(3, 32, 16))))
     return [one for one in found if one.kind == "small-kernels"]
 
 
@@ -317,7 +317,7 @@ def test_a_product_that_no_later_turn_reads_may_leave_the_loop():
 
 
 def test_what_vmap_gives_is_followed_into_no_chain():
-    found = find(*evidence(lambda: (Rollout(True), torch.randn(3, 32, 16)), sizes=False))
+    found = find(*recorded(lambda: (Rollout(True), torch.randn(3, 32, 16))))
     assert all(int(one.evidence.split()[0]) < 12 for one in found if one.kind == "chain")
 
 
@@ -365,7 +365,7 @@ def to_one(m, conv, frame):
 
 def frames(turn, **options):
     made = lambda: (Frames(turn, **options), torch.randn(4, 12, 3, 8, 8))  # noqa: E731
-    (one,) = [each for each in find(*evidence(made, sizes=False)) if each.kind == "small-kernels"]
+    (one,) = [each for each in find(*recorded(made)) if each.kind == "small-kernels"]
     return one.change
 
 

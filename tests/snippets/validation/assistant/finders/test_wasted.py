@@ -8,7 +8,7 @@ from torch import nn
 from snippets.validation.assistant.finders.wasted import at_an_end
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, faults, recorded
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -91,7 +91,7 @@ FOUND = {
 
 
 def wasted(function, training=True):
-    made = evidence(lambda: (Of(function).train(training), torch.randn(4, 16, 64)), sizes=False)
+    made = recorded(lambda: (Of(function).train(training), torch.randn(4, 16, 64)))
     return [one for one in faults(find(*made)) if one.kind in ("wasted", "experts")]
 
 
@@ -245,7 +245,7 @@ PIXELS = {
 def of_pixels(function):
     torch.manual_seed(0)
     module, x = Pixels(function), torch.randn(2, 64, 8, 8, device=DEVICE)
-    found = [one for one in faults(find(*evidence(lambda: (module, x), sizes=False))) if one.kind == "wasted"]
+    found = [one for one in faults(find(*recorded(lambda: (module, x)))) if one.kind == "wasted"]
     for one in found:
         torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
     return found
@@ -323,7 +323,7 @@ def test_pixels_that_are_not_multiplied_by_themselves_are_left_alone(function):
 def test_rows_that_an_index_repeats_are_picked_after_the_product_to_be_tried():
     index = torch.arange(16).repeat(64)
     module = Of(lambda m, x: m.f(x[index]).relu())
-    (one,) = [each for each in find(*evidence(lambda: (module, torch.randn(16, 64)), sizes=False)) if each.rewrites]
+    (one,) = [each for each in find(*recorded(lambda: (module, torch.randn(16, 64)))) if each.rewrites]
     x = torch.randn(16, 64, device=DEVICE)
     torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
 
@@ -354,7 +354,7 @@ SELECTED = {
 
 @pytest.mark.parametrize(("observe", "change"), SELECTED.values(), ids=SELECTED)
 def test_one_number_of_all_by_its_rank_is_found(observe, change):
-    found = faults(find(*evidence(lambda: (Observed(observe), torch.randn(128, 64)), sizes=False)))
+    found = faults(find(*recorded(lambda: (Observed(observe), torch.randn(128, 64)))))
     (one,) = [each for each in found if each.title == "All is sorted to take a few"]
     assert "8192 numbers" in one.evidence and change in one.change
 
@@ -371,7 +371,7 @@ def test_one_number_of_all_by_its_rank_is_found(observe, change):
     ids=["median of rows", "quantile of rows", "a sample", "kthvalue of columns", "the largest"],
 )
 def test_short_rows_and_samples_are_left_alone(observe):
-    found = find(*evidence(lambda: (Observed(observe), torch.randn(128, 64)), sizes=False))
+    found = find(*recorded(lambda: (Observed(observe), torch.randn(128, 64))))
     assert not [one for one in found if one.title == "All is sorted to take a few"]
 
 
@@ -392,5 +392,5 @@ class Suppressed(nn.Module):
 
 
 def test_a_sort_of_nothing_is_left_alone():
-    found = find(*evidence(lambda: (Suppressed(), torch.rand(64)), sizes=False))
+    found = find(*recorded(lambda: (Suppressed(), torch.rand(64))))
     assert not [one for one in found if one.title == "All is sorted to take a few"]
