@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = ("numpy", "torch", "torch._dynamo", "torch._inductor.compile_fx", "triton", "triton.language")
-ON_THE_WAY = (  # what a first compilation imports; other versions of torch may have other names
+ON_THE_WAY = (  # what a first compilation imports, and the Llama of pages; other versions may have other names
     "sympy.tensor.tensor", "torch._dynamo.repro.after_dynamo", "torch.export._trace", "torch.utils.cpp_extension",
-    "torch.distributed.tensor.experimental._context_parallel",
+    "torch.distributed.tensor.experimental._context_parallel", "transformers.models.llama.modeling_llama",
 )  # fmt: skip
 RARELY = 50_000, 20, 50  # objects between two collections: Dynamo and Inductor make many, and few in cycles
 EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel(long) {}'

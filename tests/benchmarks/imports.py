@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+STATEMENTS = ast.stmt, ast.excepthandler, ast.match_case  # an expression imports nothing
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+
 
 class Import(NamedTuple):
     """One name that an import statement gives a meaning to: of `from a import b as c`, these are a, b and c.
@@ -50,10 +53,12 @@ def of_statement(node: ast.AST, package: str = "") -> Iterator[Import]:
 
 def imported(tree: ast.AST, package: str = "", in_functions: bool = True) -> Iterator[Import]:
     """What a file imports, in its order; or what is imported when the file itself is, without its functions."""
-    yield from of_statement(tree, package)
-    for node in ast.iter_child_nodes(tree):
-        if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from imported(node, package, in_functions)
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield from of_statement(node, package)
+        inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, STATEMENTS)]
+        waiting += [each for each in reversed(inner) if in_functions or not isinstance(each, FUNCTIONS)]
 
 
 def files(path: Path, root: Path) -> set[Path]:

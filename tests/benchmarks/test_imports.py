@@ -21,6 +21,8 @@ from tests.benchmarks.imports import files, imported
         ("from ..b import c", "here.b.c", "c"),
         ("if a:\n    import b", "b", "b"),
         ("try:\n    import b\nexcept ImportError:\n    b = None", "b", "b"),
+        ("try:\n    a\nexcept NameError:\n    import b", "b", "b"),
+        ("match a:\n    case 1:\n        import b", "b", "b"),
         ("class A:\n    import b", "b", "b"),
     ],
 )
