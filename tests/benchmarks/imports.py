@@ -52,7 +52,9 @@ def imported(tree: ast.AST, package: str = "", in_functions: bool = True) -> Ite
     """What a file imports, in its order; or what is imported when the file itself is, without its functions."""
     yield from of_statement(tree, package)
     for node in ast.iter_child_nodes(tree):
-        if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if isinstance(node, ast.expr):  # no statement stands in one
+            continue
+        if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from imported(node, package, in_functions)
 
 
