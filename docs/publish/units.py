@@ -1,5 +1,6 @@
 """Quantities as text: three significant digits and a unit that fits."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ NAMED: dict[str, tuple[float, str]] = (
 )
 
 
+@functools.lru_cache(None, typed=True)
 def text(value: float, unit: str, exact: bool = False) -> str:
     """A value in base units (seconds, bytes, FLOP, a fraction for "%") as text: text(4.05e12, "B/s") is "4.05 TB/s".
 

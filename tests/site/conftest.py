@@ -53,7 +53,10 @@ finally:
         file.writelines(f"{path}\\n" for path in sorted(opened - {kept}))
 """  # mkdocs, and then the paths that it opened, for test_build.py
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking")
+SHORT_LIVED = "--min-semi-space-size=64 --single-threaded-gc --no-opt --no-maglev"  # a page of a test lives for seconds
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", f"--js-flags={SHORT_LIVED}",
+)  # fmt: skip
 NO_BROWSER = "no Chromium: install one (apt-get install chromium), or fetch Playwright's: playwright install chromium"
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # ms: the machine may be busy with other tests

@@ -97,9 +97,10 @@ class Store:
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
-        rows = (self._history if history else self._current).get((at.machine, at.case), [])
-        fixed = [(name, value) for name, value in at.fixed().items() if name not in ("machine", "case")]
-        return [row for row in rows if all(getattr(row.coordinates, name) == value for name, value in fixed)]
+        rows = [*(self._history if history else self._current).get((at.machine, at.case), [])]
+        for name, value in at.fixed().items():
+            rows = rows if name in ("machine", "case") else _with(rows, name, value)
+        return rows
 
     def find(self, at: Coordinates) -> Measured:
         """The current row that is meant. What is left open has one choice only, or is the forward direction.
