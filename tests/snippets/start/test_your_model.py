@@ -58,7 +58,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_fix_computes_the_same_in_one_graph_if_it_compiles(name: str, graphs: list) -> None:
+def test_the_fix_computes_the_same(name: str, graphs: list) -> None:
+    """In one graph, if it compiles."""
     before, after = both(name)
     expected = before()
     assert expected.abs().max() > 1e-3
