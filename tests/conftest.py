@@ -31,6 +31,7 @@ if STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTED, os.environ.get("PYTHONPATH"))))
 if HERE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")  # what calls a package's kernels, few times
 for compiler in ("TORCHINDUCTOR", "TRITON"):  # a first torch.compile is slow; and the home folder plays no part
     os.environ.setdefault(f"{compiler}_CACHE_DIR", str(ROOT / ".cache" / compiler.removeprefix("TORCH").lower()))
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the core to the other tests

@@ -129,8 +129,8 @@ def test_the_command_has_three_blocks_to_compile_and_is_patient_for_ten_seconds(
     monkeypatch.setattr(first_speedup, "measure", lambda calls, device, mode, patience: timed.append(patience) or {})
     monkeypatch.setattr(first_speedup, "table", lambda *arguments: "")
     first_speedup.main()
-    shapes = 2 if DEVICE.type == "cuda" else 1
-    assert timed == [10] * shapes and len(compiled) == 3 * shapes
+    patience = [10, 10] if DEVICE.type == "cuda" else [2]
+    assert timed == patience and len(compiled) == 3 * len(patience)
 
 
 def test_the_flops_of_the_benchmark_are_those_of_the_first_draft() -> None:

@@ -5,6 +5,8 @@ import pytest
 from snippets.compiler import compile_time_measured
 from snippets.compiler.compile_time_model import SIZES
 
+READ = "tests/benchmarks/captures.py", "tests/forked.py"  # to run the script in
+
 
 def test_a_new_process_is_told_of_its_cache_and_of_no_other(monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
@@ -14,6 +16,7 @@ def test_a_new_process_is_told_of_its_cache_and_of_no_other(monkeypatch):
     assert told == {"TORCHINDUCTOR_CACHE_DIR": "/here", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
-def test_a_process_that_fails_is_said_in_one_line(tmp_path):
+def test_a_process_that_fails_is_said_in_one_line(tmp_path, monkeypatch, forked):
+    monkeypatch.setattr(compile_time_measured.subprocess, "run", lambda command, **_: forked(command[1:]))
     with pytest.raises(RuntimeError, match=r"^whole, 1 layers: FileNotFoundError.*missing"):
         compile_time_measured.measured("whole", 1, SIZES["cpu"], str(tmp_path), load=str(tmp_path / "missing"))

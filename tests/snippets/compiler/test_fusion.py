@@ -116,10 +116,9 @@ def test_the_opaque_norm_is_an_honest_operator():
     torch.testing.assert_close(scaled_opaque(*inputs(scaled)), scaled(*inputs(scaled)))
 
 
-@pytest.mark.parametrize("width", [2, 8])
-def test_an_expensive_value_is_computed_again_unless_it_is_kept(width):
+def test_an_expensive_value_is_computed_again_unless_it_is_kept():
     x = torch.randn(ROWS, COLUMNS, device=DEVICE)
-    function = partial(window, width=width)
+    function = partial(window, width=8)
     (fused,) = plan(function, x)
     kept = plan(function, x, **KEEP)
     assert tensors_moved([fused]) == 2 and [kernel.makes[0] for kernel in kept] == ["erf", "add"]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-CHANGES = 5  # of a learning rate
+CHANGES = 2  # of a learning rate
 
 
 @pytest.mark.parametrize(

@@ -67,4 +67,5 @@ def test_a_variable_is_read_by_the_installed_version(variable):
     content = read(where)
     if not content and "cuda" in where and not torch.version.cuda:
         pytest.skip(f"{where} is a part of builds with CUDA")
-    assert re.search(rf"\b{variable}\b".encode(), content), f"{where} does not read {variable}"
+    whole = rf"{variable}(?<=\b{variable})\b"  # a pattern that begins with letters is found twenty times as fast
+    assert re.search(whole.encode(), content), f"{where} does not read {variable}"
