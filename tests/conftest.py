@@ -10,6 +10,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read with torch: numpy's products here are of small tiles
 import torch
 
 from tests.forked import RARELY

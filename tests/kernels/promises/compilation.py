@@ -1,6 +1,7 @@
 """torch.compile takes the kernel as one operator, forward and backward."""
 
 import itertools
+import os
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from tests.kernels.promises.stated import Stated
 
 class Compilation(Stated):
     def test_opcheck(self, device):
+        """Of a copy of the file, what is quick and calls all functions of its operators."""
+        quick = {"test_utils": ("test_schema", "test_faketensor")} if "RIDGEPOINT_KERNELS" in os.environ else {}
         for op, arguments in self.opchecks(device):
-            torch.library.opcheck(op, arguments)
+            torch.library.opcheck(op, arguments, **quick)
 
     @pytest.mark.parametrize("dynamic", (False, True))
     def test_compiles_as_one_graph(self, dynamic, device):
