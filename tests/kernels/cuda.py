@@ -1,21 +1,22 @@
 """What the CUDA C++ kernels promise beside what Triton's do, and what is known of their machine code without a GPU."""
 
 import contextlib
+import functools
 import importlib.util
 import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-from docs.publish.compiled.cuda import compiled
 from snippets.validation.compiled_code import Facts
-from tests.benchmarks.cuda import Launch
+from tests.benchmarks.cuda import Launch, machine_code
 from tests.kernels import promises
 
 ON_A_CPU = ("wrong", "refused_on_a_cpu", "launches_fit")  # pieces of the names of tests that need no GPU
@@ -37,10 +38,13 @@ def compile_by_nvcc(source: Path, folder: Path) -> None:
 
 
 def facts(kernel: ModuleType, launch: Launch, target: str) -> Facts:
-    """Of a launch's machine code, which is kept where the site keeps it, too."""
-    found = compiled(kernel, launch, target).facts
-    widths = {name: {int(bits): number for bits, number in found[name].items()} for name in ("loads", "stores")}
-    return Facts(**found | widths)
+    """Of a launch's machine code; a kernel that several launches share is compiled once."""
+    return _facts(kernel, replace(launch, blocks=0), target)
+
+
+@functools.cache
+def _facts(kernel: ModuleType, launch: Launch, target: str) -> Facts:
+    return machine_code(kernel, launch, target).facts
 
 
 def norm_plans(kernel: ModuleType, columns: int) -> Iterator[dict]:

@@ -18,7 +18,7 @@ import torch
 
 from docs.publish import kept
 from docs.publish.compiled.build import Compiled, cores, is_listed
-from docs.publish.compiled.compilation import CACHE, TOOL
+from docs.publish.compiled.compilation import CACHE
 from docs.publish.compiled.subjects import Point
 from docs.publish.place import CUDA, cuda_files
 from docs.publish.records.schema import size
@@ -30,7 +30,7 @@ from tests.benchmarks.source import ROOT
 
 MAKER = "CUDA C++"
 TARGETS = ("sm_80", "sm_90", "sm_100")
-SOURCES = TOOL, "tests/benchmarks/cuda.py", "docs/publish/compiled/cuda.py"  # of what is kept
+VERSION = "1"  # of what is kept
 
 
 @functools.cache
@@ -47,10 +47,10 @@ def results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
             launches = launched(module, call_of(name, module, point))
             wanted += [(place, target, launch) for target in TARGETS for launch in launches]
     with ThreadPoolExecutor(cores()) as pool:
-        made = list(pool.map(lambda one: compiled(module, one[2], one[1]), wanted))
+        made = list(pool.map(lambda one: _compiled(module, one[2], one[1]), wanted))
     found: dict[Point, dict[str, list[Compiled]]] = {}
-    for (place, target, _), one in zip(wanted, made, strict=True):
-        found.setdefault(place, {}).setdefault(target, []).append(one)
+    for (place, target, _), compiled in zip(wanted, made, strict=True):
+        found.setdefault(place, {}).setdefault(target, []).append(compiled)
     return found
 
 
@@ -92,10 +92,9 @@ def call_of(name: str, module: ModuleType, point: case.Point) -> Callable[[], ob
     return lambda: module._backward(x, x, parameter, parameter, stats, False, True)
 
 
-def compiled(module: ModuleType, launch: Launch, target: str) -> Compiled:
-    """Kept by source, macros and compiler, and by what looks at it."""
-    texts = [path.read_text(encoding="utf-8") for path in (module._SOURCE, *(ROOT / name for name in SOURCES))]
-    parts = *texts, launch.name, launch.macros, launch.threads, launch.shared, target
+def _compiled(module: ModuleType, launch: Launch, target: str) -> Compiled:
+    """Kept by source, macros and compiler."""
+    parts = VERSION, module._SOURCE.read_text(encoding="utf-8"), launch.name, launch.macros, launch.shared, target
     path = ROOT / CACHE / "cuda" / f"{kept.key(*parts, compiler())}.json"
     found = kept.file(path, lambda: json.dumps(_facts(module, launch, target)))
     constants = dict(macro.split("=") for macro in launch.macros)
