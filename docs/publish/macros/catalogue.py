@@ -205,7 +205,7 @@ class Statements(Shared):
         return found
 
     def _contradicted(self, at: Coordinates, one: str, relation: str, others: list[str], by: float | None) -> bool:
-        """By current numbers, at a point that was measured."""
+        """By numbers of the code as it is, of a machine that was idle, at a point that was measured."""
         with contextlib.suppress(PublishError):
             found = claims.verdict(self._store, at, one, relation, others, by)
             return bool(found.against) and not found.marks

@@ -99,7 +99,8 @@ class Store:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
         rows = [*(self._history if history else self._current).get((at.machine, at.case), [])]
         for name, value in at.fixed().items():
-            rows = rows if name in ("machine", "case") else _with(rows, name, value)
+            if name not in ("machine", "case"):
+                rows = _with(rows, name, value)
         return rows
 
     def find(self, at: Coordinates) -> Measured:

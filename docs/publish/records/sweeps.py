@@ -18,30 +18,29 @@ def newest(kernel: str, root: Path) -> tuple[Sweep, Path]:
     Raises:
         PublishError: there is none, it is not whole, or it may not be published.
     """
-    files = _by_machine(kernel, root)
-    file = files.get(PUBLISHED_MACHINE) or max(files.values())
-    return publishable_sweep(file, root), file
+    first, *_ = _by_machine(kernel, root)
+    return publishable_sweep(first, root), first
 
 
 def elsewhere(kernel: str, root: Path) -> list[tuple[Sweep, Path]]:
     """The newest sweeps on other machines, with their files, that are of the code as it is."""
-    _, first = newest(kernel, root)
     found = []
-    for file in _by_machine(kernel, root).values():
+    for file in _by_machine(kernel, root)[1:]:
         with contextlib.suppress(PublishError):  # one of an earlier schema is of earlier code, too
-            if file != first and not changed(sweep := publishable_sweep(file, root), root):
+            if not changed(sweep := publishable_sweep(file, root), root):
                 found.append((sweep, file))
     return found
 
 
-def _by_machine(kernel: str, root: Path) -> dict[str, Path]:
-    """The newest file of each machine: 2026-11-26T06-06-13Z-nvidia-h200.json is of "nvidia-h200"."""
+def _by_machine(kernel: str, root: Path) -> list[Path]:
+    """The newest file of each machine, such as 2026-11-26T06-06-13Z-nvidia-h200.json; the published machine's first."""
     folder = root / FOLDER / kernel
     files = {file.stem.partition("Z-")[2]: file for file in sorted(folder.glob("*.json"))}
     if not files:
         known = sorted(path.parent.name for path in folder.parent.glob("*/*.json"))
         raise unknown("sweep", kernel, dict.fromkeys(known))
-    return files
+    newest_first = sorted(files.values(), reverse=True)
+    return sorted(newest_first, key=lambda file: file != files.get(PUBLISHED_MACHINE))
 
 
 def changed(sweep: Sweep, root: Path) -> str:

@@ -21,7 +21,7 @@ def test_the_unsolved_file_fails_each_checkpoint_for_its_reason(tmp_path, forked
     mine.write_text((ROOT / MINE).read_text())
     done = forked(["-m", "pytest", TESTS, "--mine", str(mine), "--tb=line"])
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"= 5 failed(, \d+ \w+)* in ", done.stdout), done.stdout
+    assert re.search(r"= 5 failed(, \d+ warnings?)? in ", done.stdout), done.stdout
     reasons = re.findall(r"^\S+test_first_optimized_module\.py:\d+: AssertionError: (.*)$", done.stdout, re.MULTILINE)
     assert len(reasons) == 5
     for reason, expected in zip(reasons, REASONS.values(), strict=True):
@@ -30,7 +30,7 @@ def test_the_unsolved_file_fails_each_checkpoint_for_its_reason(tmp_path, forked
 
 def test_a_file_for_other_exercises_is_not_judged(forked):
     done = forked(["-m", "pytest", TESTS, "--mine", "snippets/kernels/first_kernel_exercises.py"])
-    assert done.returncode == 0 and re.search(r"= 5 skipped(, \d+ \w+)* in ", done.stdout), done.stdout
+    assert done.returncode == 0 and re.search(r"= 5 skipped(, \d+ warnings?)? in ", done.stdout), done.stdout
 
 
 def test_k_chooses_one_checkpoint():

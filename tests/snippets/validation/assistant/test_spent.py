@@ -72,6 +72,13 @@ def moving(source):
     return trace.launch("aten::relu", 20, (RELU, 310, 690))
 
 
+def updating(source):
+    """Operations of an optimizer's step, which take a little more of the time than `LEAST`."""
+    trace = made(source).launch("aten::matmul", 0, (NVJET, 10, 930))
+    trace.add("Optimizer.step#AdamW.step", "user_annotation", 18, 40)
+    return trace.launch("aten::mul_", 20, (RELU, 940, 60))
+
+
 def fp32(source):
     trace = made(source)
     types = {"Input type": ["float", "float"]}
@@ -90,7 +97,7 @@ def replayed(source):
 FOUND = {  # by trace: the cause, its milliseconds, and the line
     launching: ("launching", 0.895, 6), waiting: ("waiting", 0.2, 4), copying: ("pageable", 0.3, 5),
     compiling: ("compiling", 0.39, 6), network: ("network", 0.29, 6), moving: ("memory", 0.69, 6),
-    python: ("python", 0.7, 2), replayed: ("starting", 0.36, None),
+    python: ("python", 0.7, 2), replayed: ("starting", 0.36, None), updating: ("optimizer", 0.06, 2),
 }  # fmt: skip
 
 
