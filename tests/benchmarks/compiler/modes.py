@@ -168,7 +168,7 @@ explained_by_copies = bound(
 LABELS = {
     "reduce-overhead": {"label": "reduce-overhead", "short": "reduce-overhead", "role": "graph"},
     "coordinate-descent": {"label": "coordinate descent", "short": "coordinate descent", "role": "rewrite"},
-    "max-autotune": {"label": "max-autotune", "short": "max-autotune", "role": "compile-max"},
+    "max-autotune": {"label": "max-autotune as a graph", "short": "max-autotune graph", "role": "compile-max"},
     "combo-kernels": {"label": "combo kernels", "short": "combo kernels", "role": "rewrite"},
     "no-epilogue-fusion": {"label": "max-autotune, no epilogue fusion", "short": "no epilogues", "role": "rewrite"},
     "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
