@@ -52,7 +52,7 @@ def seconds(operation: str, nbytes: float, rates: Rates) -> float:
 def gradient_seconds(model: nn.Module, bucket: int = 25 * MiB) -> float:
     """All of DDP's all-reduces in one step, with nothing to overlap; DDP sends buckets of 25 MiB."""
     rates = measure(["all-reduce"])
-    nbytes = sum(parameter.nbytes for parameter in model.parameters())
+    nbytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     return nbytes / bucket * seconds("all-reduce", bucket, rates)
 
 

@@ -62,7 +62,8 @@ def test_sizes_outside_the_measured_range_are_refused(size: int) -> None:
 
 def test_gradients_take_as_many_buckets_as_they_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(communication, "measure", lambda operations: {name: RATES[name] for name in operations})
-    model = nn.Linear(MiB, 2, bias=False)  # 8 MiB of gradients
+    model = nn.Sequential(nn.Linear(MiB, 2, bias=False), nn.Linear(2, MiB))  # 8 MiB of gradients, and frozen ones
+    model[1].requires_grad_(False)
     assert communication.gradient_seconds(model, bucket=MiB) == pytest.approx(8 * 60e-6)
 
 
