@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch._dynamo
 from torch.autograd import forward_ad
 
 from tests.benchmarks.sides import tupled
@@ -72,6 +73,7 @@ class Refusals(Stated):
 
     def test_they_are_in_compiled_code_too(self, device):
         """Each kind of transform alone: what jacfwd and jacrev compose."""
+        torch._dynamo.reset()
         first, *others = self.make((3, 100), torch.float32, device)
         function = partial(self.of_first, others)
         for transformed in (
