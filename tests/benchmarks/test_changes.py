@@ -100,7 +100,8 @@ def renamed(before: Texts) -> tuple[Texts, int]:
         elif isinstance(node, ast.ClassDef):
             found -= {name for member in node.body for name in names(member)}
     other = {name: f"{name}_renamed" for name in found}
-    return {file: re.sub(r"\w+", lambda word: other.get(word[0], word[0]), text) for file, text in before.items()}, len(found)
+    after = {file: re.sub(r"\w+", lambda word: other.get(word[0], word[0]), text) for file, text in before.items()}
+    return after, len(found)
 
 
 def names(node: ast.stmt) -> list[str]:

@@ -174,8 +174,8 @@ def test_cuda_kernels_hold_what_their_tests_say(name):
     for (direction, size, _), by_target in cuda.results(name).items():
         for target, launched in by_target.items():
             for one in launched:
-                by_bits = {moved: {int(bits): n for bits, n in one.facts[moved].items()} for moved in ("loads", "stores")}
-                tests.hold(Facts(**one.facts | by_bits))
+                moved = {way: {int(bits): n for bits, n in one.facts[way].items()} for way in ("loads", "stores")}
+                tests.hold(Facts(**one.facts | moved))
                 held.add((direction, size, target))
     assert held == set(itertools.product(("forward", "backward"), build.listed(name), cuda.TARGETS))
 
