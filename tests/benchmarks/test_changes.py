@@ -54,13 +54,14 @@ def docstrings(tree: ast.Module, text: str) -> Iterator[Edit]:
 
 def messages(tree: ast.Module, text: str) -> Iterator[Edit]:
     """Of errors, assertions and warnings: each text that begins with a quote of its own has one more word."""
+    lines = [line.encode() for line in text.splitlines()]
     for node in ast.walk(tree):
         given = [node.msg] if isinstance(node, ast.Assert) and node.msg else []
         if isinstance(node, ast.Call) and re.fullmatch(r"\w*Error|warnings\.warn|report", ast.unparse(node.func)):
             given = [*node.args]
         for each in given:
             for part in [*getattr(each, "values", ()), each]:
-                opened = ast.get_source_segment(text, part) or ""
+                opened = lines[part.lineno - 1][part.col_offset :].decode()
                 if isinstance(part, ast.Constant | ast.JoinedStr) and (quote := re.match(r'f?"(?!")', opened)):
                     yield part.lineno, part.col_offset + quote.end(), part.col_offset + quote.end(), "more: "
                     break
@@ -98,8 +99,9 @@ def renamed(before: Texts) -> tuple[Texts, int]:
             found -= {each.name for each in node.names}
         elif isinstance(node, ast.ClassDef):
             found -= {name for member in node.body for name in names(member)}
-    named = re.compile(rf"\b({'|'.join(sorted(found))})\b")
-    return {file: named.sub(r"\1_renamed", text) for file, text in before.items()}, len(found)
+    other = {name: f"{name}_renamed" for name in found}
+    after = {file: re.sub(r"\w+", lambda word: other.get(word[0], word[0]), text) for file, text in before.items()}
+    return after, len(found)
 
 
 def names(node: ast.stmt) -> list[str]:

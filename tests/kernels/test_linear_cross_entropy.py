@@ -77,6 +77,7 @@ class TestLinearCrossEntropy(Promises):
     inputs = ("hidden", "weight")
     GRID = (1, 3, 127, 760, 1128, *((4097, 9000) if GPU else ()))
     EDGES = ()
+    ROWS = 37
     PATHS = (40, 100)
     NESTED = False
     OTHER_DTYPES = False

@@ -15,7 +15,7 @@ from tests.benchmarks import stand_ins
 from tests.kernels import compiled
 from tests.kernels.compiled import LOAD, POWER, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, needs_gpu, placed, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, placed, randn
 
 kernel = load("matmul")
 PRODUCTS = r"HG?MMA|UTC\w*MMA", "v_mfma"
@@ -58,6 +58,8 @@ class Linear(Promises):
     NESTED = False
     GRID = (1, 2, 3, 127, 192, 1000, 2049)
     EDGES = GRID
+    ROWS = 37
+    STRIDED = (40, 2500, 8200) if GPU else (40, 300, 2500)
     PATHS = (100, 2048)
     LARGEST = 1e2
     N = 24

@@ -57,6 +57,7 @@ class Rope(Promises):
     outputs = ("q_out", "k_out")
     GRID = (2, 6, 64, 80, 96, 128, 192, 256, 512, 760, 1000, 1128, 4098, 9000, 32000, 65538, 128256, 262144)  # even
     EDGES = (4098,)
+    ROWS = 37
     PATHS = (100, 128)
     NESTED = False
 

@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import gzip
 import importlib
+import itertools
 import json
 import re
 import resource
@@ -19,16 +20,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs.publish.compiled import build, explorer, subjects
+from docs.publish.compiled import build, cuda, explorer, subjects
 from docs.publish.compiled.build import Compiled
 from docs.publish.compiled.facts import timed
 from docs.publish.compiled.panel import panel, reference
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
-from docs.publish.place import Place, kernel_files
+from docs.publish.place import CUDA, Place, cuda_files, kernel_files
 from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
-from snippets.validation.compiled_code import TARGETS
+from snippets.validation.compiled_code import TARGETS, Facts
 from tests.benchmarks.launches import Unwritten
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import chosen
@@ -164,6 +165,19 @@ def test_shared_memory_is_there():
             if one.facts["shared"] > most * 1024:
                 wrong.append(f"{where}: expected at most {most} KiB, got {one.facts['shared'] / 1024}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.skipif(not cuda.compiler(), reason="needs NVRTC or nvcc")
+@pytest.mark.parametrize("name", [name for name in KERNELS if f"{name}{CUDA}" in cuda_files()])
+def test_cuda_kernels_hold_what_their_tests_say(name):
+    tests, held = importlib.import_module(f"tests.kernels.test_{name}_cuda"), set()
+    for (direction, size, _), by_target in cuda.results(name).items():
+        for target, launched in by_target.items():
+            for one in launched:
+                moved = {way: {int(bits): n for bits, n in one.facts[way].items()} for way in ("loads", "stores")}
+                tests.hold(Facts(**one.facts | moved))
+                held.add((direction, size, target))
+    assert held == set(itertools.product(("forward", "backward"), build.listed(name), cuda.TARGETS))
 
 
 def test_a_loss_is_named_with_its_kernel_target_and_line():

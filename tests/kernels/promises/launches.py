@@ -107,16 +107,17 @@ class Launches(Stated):
         """1,000 lengths, from 65 to 2^18. A launch table has a row for each doubling of the length at least, as tiles
         have powers of two: in a doubling there are at most 12 variants for each direction."""
         largest = self.make((3, 2**18 if self.MOST_COLUMNS >= 2**18 else 2**13), dtype, torch.device("cpu"))
-        for octave, count in ((octave, 84 if octave < 10 else 83) for octave in range(6, 18)):
-            found: dict[str, set] = {"forward": set(), "backward": set()}
-            for i in range(count):
-                columns = 2**octave + 1 + (2**octave - 1) * i // (count - 1)
-                arguments = self.of_length(columns - columns % (1, 8, 2, 64)[i % 4], largest)
-                leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
-                with compiled.recording(self.kernel, "sm_90") as launches:
+        with compiled.recording(self.kernel, "sm_90") as launches:
+            for octave, count in ((octave, 84 if octave < 10 else 83) for octave in range(6, 18)):
+                found: dict[str, set] = {"forward": set(), "backward": set()}
+                for i in range(count):
+                    columns = 2**octave + 1 + (2**octave - 1) * i // (count - 1)
+                    arguments = self.of_length(columns - columns % (1, 8, 2, 64)[i % 4], largest)
+                    leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+                    launches.clear()
                     outputs = tupled(self.function(*leaves, *arguments[len(self.inputs) :]))
                     forward = len(launches)
                     torch.autograd.grad(outputs, leaves, [torch.empty_like(y) for y in outputs])
-                for direction, of in (("forward", launches[:forward]), ("backward", launches[forward:])):
-                    found[direction].update(compiled.variant(launch, "sm_90") for launch in of)
-            assert all(len(variants) <= 12 for variants in found.values()), (octave, found)
+                    for direction, of in (("forward", launches[:forward]), ("backward", launches[forward:])):
+                        found[direction].update(compiled.variant(launch, "sm_90") for launch in of)
+                assert all(len(variants) <= 12 for variants in found.values()), (octave, found)

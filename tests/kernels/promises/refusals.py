@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 import torch
+import torch._dynamo
 from torch.autograd import forward_ad
 
 from tests.benchmarks.sides import tupled
@@ -44,13 +46,8 @@ class Refusals(Stated):
 
     def test_forward_mode_and_torch_func_are_refused(self, device):
         """The operators would return results without a derivative, and gradients of zero."""
-        arguments = self.make((3, 100), torch.float32, device)
-        first, *others = arguments
-
-        def function(x):
-            return tupled(self.function(x, *others))[0]
-
-        refused = pytest.raises(RuntimeError, match=f"{self.name}: expected a call outside torch.func")
+        first, *others = self.make((3, 100), torch.float32, device)
+        function = partial(self.of_first, others)
         for transformed in (
             lambda: torch.func.jvp(function, (first,), (torch.ones_like(first),)),
             lambda: torch.func.jacfwd(function)(first),
@@ -58,23 +55,40 @@ class Refusals(Stated):
             lambda: torch.func.jacrev(function)(first),
             lambda: torch.func.vmap(function)(first[None]),
         ):
-            with refused:
+            with self.refused():
                 transformed()
-            with refused:
-                torch.compile(transformed, backend="eager")()
-        compiled_function = torch.compile(function, backend="eager")
         leaf = first.clone().requires_grad_()
         y = function(leaf)
         with forward_ad.dual_level():
-            dual = forward_ad.make_dual(first, torch.ones_like(first))
-            for call in (function, compiled_function):
-                with refused:
-                    call(dual)
-            for index, t in enumerate(others, 1):
+            with self.refused():
+                function(forward_ad.make_dual(first, torch.ones_like(first)))
+            for index, t in enumerate(others):
                 if t.is_floating_point():
                     t = forward_ad.make_dual(t.clone(), torch.ones_like(t))
-                    with refused:
-                        self.function(*arguments[:index], t, *arguments[index + 1 :])
-            with refused:
+                    with self.refused():
+                        self.function(first, *others[:index], t, *others[index + 1 :])
+            with self.refused():
                 torch.autograd.grad(y, leaf, forward_ad.make_dual(torch.ones_like(y), torch.ones_like(y)))
             function(first)  # without a tangent
+
+    def test_they_are_in_compiled_code_too(self, device):
+        """Each kind of transform alone: what jacfwd and jacrev compose."""
+        torch._dynamo.reset()
+        first, *others = self.make((3, 100), torch.float32, device)
+        function = partial(self.of_first, others)
+        for transformed in (
+            lambda: torch.func.jvp(function, (first,), (torch.ones_like(first),)),
+            lambda: torch.func.grad(lambda x: function(x).sum())(first),
+            lambda: torch.func.vmap(function)(first[None]),
+        ):
+            with self.refused():
+                torch.compile(transformed, backend="eager")()
+        compiled_function = torch.compile(function, backend="eager")
+        with forward_ad.dual_level(), self.refused():
+            compiled_function(forward_ad.make_dual(first, torch.ones_like(first)))
+
+    def of_first(self, others, first):
+        return tupled(self.function(first, *others))[0]
+
+    def refused(self):
+        return pytest.raises(RuntimeError, match=f"{self.name}: expected a call outside torch.func")

@@ -25,6 +25,8 @@ class Stated:
         outputs: names of what is returned.
         GRID: row lengths at which errors are held against the bound.
         EDGES: those of them that are also held where no kernel is compiled: a tile with one column at the row's end.
+        ROWS: how many rows are held there where no kernel is compiled, if short: more than programs have at once.
+        STRIDED: row lengths that are held with any strides; of the last, rows of a wider tensor alone.
         PATHS: a row length for each way that the launch table can go; small ones, for they are used often.
         LARGEST: magnitude up to which the formula stays in the range of fp32.
         OTHER_DTYPES: whether the arguments after the first may have another dtype than the first.
@@ -43,6 +45,8 @@ class Stated:
     outputs: tuple[str, ...] = ("output",)
     GRID: tuple[int, ...] = (1, 2, 3, 127, 192, 760, 1000, 1128, 4097, 9000, 16384, 32000, 65537, 128256, 262144)
     EDGES: tuple[int, ...] = (4097, 65537)
+    ROWS = 19
+    STRIDED: tuple[int, int, int] = (40, 2500, 8200)
     PATHS: tuple[int, ...] = (100, 4096, 9000)
     LARGEST = 1e17
     OTHER_DTYPES = True
