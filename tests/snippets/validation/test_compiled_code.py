@@ -74,19 +74,26 @@ def facts(folder: Path, kernel: str, target: str) -> dict:
     return json.loads((folder / f"{kernel}.{target}.json").read_text())
 
 
-def compiled(kernels: Path, tmp_path: Path, name: str, signature: str, *more: str) -> Path:
-    done = run(f"{kernels}:{name}", signature, "--out", str(tmp_path), *more)
+def compiled(kernels: Path, folder: Path, name: str, signature: str, *more: str) -> Path:
+    done = run(f"{kernels}:{name}", signature, "--out", str(folder), *more)
     assert done.returncode == 0, done.stderr
-    return tmp_path
+    (folder / "stdout.txt").write_text(done.stdout)
+    return folder
 
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 
-def test_wide_accesses_on_every_target(kernels, tmp_path):
-    out = compiled(kernels, tmp_path, "scale", "*bf16:16, *bf16:16, i32:16, fp32, 2048", "--target", *TARGETS)
+@pytest.fixture(scope="module")
+def scaled(kernels, tmp_path_factory) -> Path:
+    """What is written of a kernel with wide accesses."""
+    signature = "*bf16:16, *bf16:16, i32:16, fp32, 2048"
+    return compiled(kernels, tmp_path_factory.mktemp("scaled"), "scale", signature, "--target", *TARGETS)
+
+
+def test_wide_accesses_on_every_target(scaled):
     for target in TARGETS:
-        found = facts(out, "scale", target)
+        found = facts(scaled, "scale", target)
         assert set(found["loads"]) == set(found["stores"]) == {"128"}, found
         assert found["spilled"] == found["fp64"] == found["tensor_core"] == 0 and found["warps"] == 4
         assert 0 < found["registers"] <= 64 and found["instructions"] > 0 and found["size"] >= 4 * found["instructions"]
@@ -110,13 +117,13 @@ def test_narrow_accesses_and_their_lines(kernels):
     line = LINES["value = tl.load(x + at, mask=inside)"]
     assert re.search(rf"accesses of 16 bits: \d+\n +\d+ from line {line}: value = tl.load", done.stdout), done.stdout
     assert re.search(r"loads +\d+ of 16 bits\n", done.stdout), done.stdout
+    assert "fp64:" not in done.stdout
 
 
 def test_fp64_and_its_line(kernels):
     done = run(f"{kernels}:scale", "*bf16:16, *bf16:16, i32:16, fp64, 1024")
     line = LINES["tl.store(y + at, value * 2 + eps, mask=inside)"]
     assert re.search(rf"fp64: \d+\n +\d+ from line {line}:", done.stdout), done.stdout
-    assert "fp64:" not in run(f"{kernels}:scale", "*bf16:16, *bf16:16, i32:16, fp32, 1024").stdout
 
 
 def test_shuffles_barriers_and_shared_memory(kernels, tmp_path):
@@ -135,29 +142,25 @@ def test_tensor_cores(kernels, tmp_path):
 
 def test_spills_and_more_warps_without_them(kernels, tmp_path):
     signature = "*fp32:16, *fp32:16, i32:16, 8192"
-    spilled = facts(compiled(kernels, tmp_path, "crowded", signature, "--num-warps", "8"), "crowded", "sm_90")[
-        "spilled"
-    ]
-    assert spilled > 0
-    assert "spilled registers: " in run(f"{kernels}:crowded", signature, "--num-warps", "8").stdout
+    out = compiled(kernels, tmp_path, "crowded", signature, "--num-warps", "8")
+    assert facts(out, "crowded", "sm_90")["spilled"] > 0
+    assert "spilled registers: " in (out / "stdout.txt").read_text()
     fits = "*fp32:16, *fp32:16, i32:16, 512"
     assert facts(compiled(kernels, tmp_path, "crowded", fits, "--num-warps", "8"), "crowded", "sm_90")["spilled"] == 0
 
 
-def test_every_form_is_written_and_instructions_know_their_line(kernels, tmp_path):
-    out = compiled(kernels, tmp_path, "scale", "*bf16:16, *bf16:16, i32:16, fp32, 2048", "--target", "sm_90", "gfx942")
+def test_every_form_is_written_and_instructions_know_their_line(scaled):
     load, store = (LINES[text] for text in ("value = tl.load(x + at, mask=inside)", "inside = at < n"))
     for form, wanted in {
         "sm_90.ttir": r"tt\.load", "sm_90.ttgir": r"tt\.load", "sm_90.ptx": r"ld\.global", "sm_90.sass": r"LDG\.E\.128",
         "gfx942.ttir": r"tt\.load", "gfx942.ttgir": r"(tt|amdg?\w*)\.\w*load",
         "gfx942.amdgcn": r"(global|buffer)_load_dwordx4",
     }.items():  # fmt: skip
-        text = (out / f"scale.{form}").read_text()
+        text = (scaled / f"scale.{form}").read_text()
         assert re.search(rf"{wanted}.*// line {load}$", text, re.MULTILINE), form
         assert f"// line {store}" in text, form
-    code = [
-        line for line in (out / "scale.sm_90.sass").read_text().splitlines() if re.match(r"\s+/\*[0-9a-f]{4}\*/", line)
-    ]
+    text = (scaled / "scale.sm_90.sass").read_text()
+    code = [line for line in text.splitlines() if re.match(r"\s+/\*[0-9a-f]{4}\*/", line)]
     code = [line for line in code if not re.search(r"NOP|BRA|EXIT", line)]
     assert sum("// line" in line for line in code) >= 0.9 * len(code)
 

@@ -1,5 +1,6 @@
 """The assistant as a whole: its folder alone, its command line, and models that nobody here wrote."""
 
+import functools
 import json
 import os
 import shutil
@@ -13,10 +14,7 @@ from torch import nn
 
 from snippets.validation.assistant import analyze
 from snippets.validation.assistant.__main__ import main
-from snippets.validation.assistant.found import find
-from snippets.validation.assistant.graphs import capture
 from snippets.validation.assistant.report import as_html, as_json, as_text
-from snippets.validation.assistant.trace import traced
 from tests.benchmarks.source import ROOT
 from tests.snippets.validation.planted import real
 from tests.snippets.validation.planted.seen import faults, made
@@ -124,9 +122,14 @@ def test_the_command_line_ends_with_one_line_where_it_cannot_go_on(capsys):
     )
 
 
-def kinds_of(name):
+@functools.cache
+def report_of(name):
     subject = made(real.MODELS[name])
-    report = analyze(subject.module, *subject.inputs, named=subject.named, measure=False)
+    return analyze(subject.module, *subject.inputs, named=subject.named, measure=False)
+
+
+def kinds_of(name):
+    report = report_of(name)
     assert as_text(report) and as_html(report) and as_json(report)
     assert not report.facts.error
     return {one.kind for one in faults(report.findings)} - {"host-bound"}  # as every tiny model is on a GPU
@@ -156,8 +159,7 @@ def test_the_flag_that_llama_loses_under_compile_is_found():
     transformers = pytest.importorskip("transformers")
     if transformers.__version__ != "5.17.0":
         pytest.skip("the version that shows it is 5.17.0")
-    subject = made(real.MODELS["Llama"])
-    found = [one for one in find(traced(subject), capture(subject)) if one.kind == "mask"]
+    found = [one for one in report_of("Llama").findings if one.kind == "mask"]
     assert [(one.title, Path(one.line.file).name) for one in found] == [
         ("Under torch.compile the flag is_causal is lost", "sdpa_attention.py")
     ]

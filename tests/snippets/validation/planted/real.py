@@ -33,7 +33,7 @@ def resnet() -> tuple[nn.Module, Tensor]:
     return ResNet(), torch.randn(4, 3, 32, 32)
 
 
-SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
 
 
 def llama() -> tuple[nn.Module, dict]:

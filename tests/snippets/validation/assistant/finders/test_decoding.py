@@ -1,5 +1,7 @@
 """Decoding: sequences that are run again for each position are found, where a cache could hold what is repeated."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -167,28 +169,27 @@ WITHOUT_CACHE = {
 }
 
 
-@pytest.mark.parametrize("made", WITHOUT_CACHE.values(), ids=WITHOUT_CACHE)
-def test_a_sequence_that_is_run_again_at_each_step_is_found(made):
-    found = faults(find(*recorded(made)))
-    (one,) = [each for each in found if each.kind in ("decoding", "growing", "small-kernels")]
+@functools.cache
+def found_in(name):
+    return find(*recorded(WITHOUT_CACHE[name]))
+
+
+@pytest.mark.parametrize("name", WITHOUT_CACHE)
+def test_a_sequence_that_is_run_again_at_each_step_is_found(name):
+    (one,) = [each for each in faults(found_in(name)) if each.kind in ("decoding", "growing", "small-kernels")]
     total = sum(range(START, START + STEPS))
     assert one.title == "Each step runs the whole sequence again"
     assert f"{STEPS} turns run {total} positions, {START + STEPS - 1} of them different: 5 times" in one.evidence
-    assert ("layer's state" if made is WITHOUT_CACHE["a recurrent layer"] else "keys and values") in one.change
+    assert ("layer's state" if name == "a recurrent layer" else "keys and values") in one.change
 
 
 def test_a_cache_is_static_where_nothing_is_trained():
-    changes = [
-        one.change
-        for name in ("fused", "tokens")
-        for one in find(*recorded(WITHOUT_CACHE[name]))
-        if one.kind == "decoding"
-    ]
+    changes = [one.change for name in ("fused", "tokens") for one in found_in(name) if one.kind == "decoding"]
     assert ["static cache" in one for one in changes] == [False, True]
 
 
 def test_the_line_that_runs_the_layers_comes_first():
-    (one,) = [each for each in find(*recorded(WITHOUT_CACHE["fused"])) if each.kind == "decoding"]
+    (one,) = [each for each in found_in("fused") if each.kind == "decoding"]
     assert one.line.text == "x = torch.cat([x, self.head(self.last(self.run(x)))], dim=1)"
 
 
