@@ -1,14 +1,17 @@
 """Every order gives the right gradients; which of them splits, breaks or recomputes; which mistakes are silent."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import multi_gpu_order, multi_gpu_order_wraps
 from snippets.examples.multi_gpu_order_wraps import ORDERS
+from tests.snippets.reference.ranks import on_ranks
 
 READ = ("tests/forked.py", "tests/benchmarks/captures.py")  # by the fixture `script`: named for remembered.py
 Printed = dict[str, list[float]]
@@ -28,6 +31,36 @@ def printed(script: Callable) -> Printed:
 def test_all_orders_give_the_gradients_of_the_whole_model(printed: Printed) -> None:
     assert printed.keys() == ORDERS.keys()
     assert all(off < 1e-5 for *_, off in printed.values())
+
+
+ON_FOUR = "DDP, compile", "compile blocks, FSDP2"
+
+
+def graph_alone(graph: torch.fx.GraphModule, inputs: list) -> Callable:
+    """A backend that counts, and leaves out what does the same on two ranks: AOTAutograd."""
+    multi_gpu_order_wraps.GRAPHS.append(graph)
+    return graph.forward
+
+
+def counts_and_distances() -> list[tuple[int, float]]:
+    """Graphs of each order, and how far its gradients are from those of the whole model."""
+    multi_gpu_order_wraps.counting = graph_alone  # type: ignore[assignment]
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    tokens = torch.randint(multi_gpu_order_wraps.SIZES["vocab_size"], (dist.get_world_size(), 32))
+    whole = multi_gpu_order_wraps.tiny()
+    multi_gpu_order_wraps.loss(whole, tokens).backward()
+    right, mine = multi_gpu_order.gradients(whole), tokens[dist.get_rank() :][:1]
+    found = [multi_gpu_order.observe(ORDERS[name], mine) for name in ON_FOUR]
+    return [(seen["graphs"], multi_gpu_order.distance(seen["gradients"], right)) for seen in found]
+
+
+def test_two_orders_on_four_ranks(printed: Printed, tmp_path: Path) -> None:
+    """As many graphs as on two."""
+    graphs = [printed[name][0] for name in ON_FOUR]
+    for found in on_ranks(counts_and_distances, 4, tmp_path):
+        assert [count for count, _ in found] == graphs
+        assert all(off < 1e-5 for _, off in found)
 
 
 def test_ddp_splits_in_both_orders(printed: Printed) -> None:
