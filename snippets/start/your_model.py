@@ -124,7 +124,8 @@ def main() -> None:
         inputs = kind.inputs(SMALL[name], device, torch.float32)
         after = kind.fixed(*inputs)
         torch.testing.assert_close(after(), kind.before(*inputs), rtol=1e-4, atol=1e-4)
-        timers = (Timer("f()", globals={"f": f}, num_threads=threads) for f in (partial(kind.before, *inputs), after))
+        calls = (partial(kind.before, *inputs), after)
+        timers = (Timer("f()", globals={"f": f}, num_threads=threads) for f in calls)
         before_us, after_us = (timer.timeit(20).median * 1e6 for timer in timers)
         print(f"{name}: {before_us:.0f} µs -> {after_us:.0f} µs")
 
