@@ -145,8 +145,8 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    shapes = [(512, 8, 4, 128), (2048, 16, 8, 1024)]
-    for width, heads, batch, tokens in shapes if device.type == "cuda" else shapes[:1]:
+    shapes = [(512, 8, 4, 128), (2048, 16, 8, 1024)] if device.type == "cuda" else [(512, 8, 1, 128)]
+    for width, heads, batch, tokens in shapes:
         torch.manual_seed(0)
         draft, x = make(width, heads, batch, tokens, device, dtype)
         timings, left_out = compare(draft, x)

@@ -34,6 +34,7 @@ ON_THE_WAY = (  # what a first compilation imports, and the Llama of pages; othe
 RARELY = 50_000, 20, 50  # objects between two collections: Dynamo and Inductor make many, and few in cycles
 EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel(long) {}'
 TORCHRUN = ["-m", "torch.distributed.run"]
+LATE = {"OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}  # `become_rank` sets the threads; torchrun reads
 SERVES = "from tests import forked; forked.serve()"
 
 
@@ -189,12 +190,13 @@ class Popen(subprocess.Popen):
 
 
 def is_torchrun(args: object, environment: Mapping[str, str] | None) -> bool:
-    """Whether this starts torchrun under no other variables, or a rank of one that was forked."""
+    """Whether this starts torchrun under no other variables but `LATE`, or a rank of one that was forked."""
     if not isinstance(args, (list, tuple)) or args[0] != sys.executable or environment is None:
         return False
     if sys.orig_argv[1:3] == TORCHRUN:
         return "RANK" in environment
-    return list(args[1:3]) == TORCHRUN and environment == os.environ
+    other = {name for name, _ in {*environment.items()} ^ {*os.environ.items()}}
+    return list(args[1:3]) == TORCHRUN and other <= LATE
 
 
 def become_rank(command: list[str], environment: Mapping[str, str]) -> None:
@@ -207,6 +209,7 @@ def become_rank(command: list[str], environment: Mapping[str, str]) -> None:
     gc.enable()
     os.environ.clear()
     os.environ.update(environment)
+    sys.modules["torch"].set_num_threads(int(os.environ.get("OMP_NUM_THREADS", sys.modules["torch"].get_num_threads())))
     if command[0] == "-u":
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         command = command[1:]

@@ -133,6 +133,8 @@ if "RANK" in os.environ:
     seen = os.environ["RANK"], __name__, sys.argv[1:], signals, os.listdir("/proc/self/fd")
     sys.stdout.write(f"{seen}\\n")  # at once: the other writes, too
     sys.stderr.write("forked\\n" if "torch" in sys.modules else "started\\n")
+    import torch
+    sys.stdout.write(f"{torch.get_num_threads()} threads\\n")
     if os.environ["RANK"] == "1":
         while not done.exists():
             time.sleep(0.01)
@@ -143,7 +145,7 @@ else:
     atexit.register(print, "the parent's end")
     command = f"-m torch.distributed.run --standalone --nproc-per-node 2 {__file__} --two".split()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    ended = subprocess.run([sys.executable, *command], env=dict(os.environ), **pipes)
+    ended = subprocess.run([sys.executable, *command], env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
     print(ended.returncode, sorted(ended.stdout.splitlines()), "Signal 9 (SIGKILL)" in ended.stderr)
     print([line for line in ended.stderr.splitlines() if line.startswith(("forked", "started"))])
 """
@@ -160,7 +162,9 @@ def test_torchrun_with_other_variables_is_started(monkeypatch: pytest.MonkeyPatc
     command = [sys.executable, "-m", "torch.distributed.run", "x.py"]
     usual, rank = dict(os.environ), dict(os.environ) | {"RANK": "0"}
     assert tool.is_torchrun(command, usual)
+    assert tool.is_torchrun(command, usual | {"OMP_NUM_THREADS": "1"})
     assert not tool.is_torchrun(command, usual | {"TORCH_LOGS": "graph"})
+    assert not tool.is_torchrun(command, {name: usual[name] for name in usual if name != "PATH"})
     assert not tool.is_torchrun([sys.executable, "-m", "torch.utils.collect_env"], usual)
     assert not tool.is_torchrun([sys.executable, "-u", "x.py"], rank)
     monkeypatch.setattr(sys, "orig_argv", command)

@@ -24,6 +24,7 @@ import markdown
 import pytest
 import torch
 from pytest_codeblocks.main import CodeBlock, extract_from_buffer
+from torch.utils.benchmark import Timer
 
 from docs.publish.generated import census
 from docs.publish.markdown import pages, scripts
@@ -86,9 +87,11 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def copies(copied: Path) -> Iterator[Path]:
-    """These files as a reader has them beside their code, imported by their own names."""
+    """These files as a reader has them beside their code, imported by their own names. Timers are soon content."""
+    usual = Timer.blocked_autorange
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(copied)
+        patch.setattr(Timer, "blocked_autorange", lambda timer, min_run_time=0.2: usual(timer, None, 0.01))
         yield copied
 
 

@@ -15,7 +15,7 @@ from docs.publish.macros.catalogue import NUMBERS, Macros
 from docs.publish.markdown import pages
 from docs.publish.markdown.fences import INCLUDE
 from docs.publish.markdown.pages import PAGES
-from docs.publish.markdown.scripts import package_of
+from docs.publish.markdown.scripts import START, package_of
 from docs.publish.site import notebooks
 from tests.benchmarks.functions import module_of
 from tests.benchmarks.imports import files, imported
@@ -179,16 +179,20 @@ def test_what_runs_on_a_gpu_machine_needs_little():
 # ---- snippets as scripts --------------------------------------------------------------------------------------------
 
 
+FEWER = {"snippets/kernels/fp8_matmul_error.py"}  # whose own test calls `main`, with smaller inputs
+
+
 def scripts() -> list[str]:
-    """The snippets that do something as scripts, without those that another test of the pages runs.
+    """The snippets that do something as scripts, without those that another test runs.
 
     Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py; a tool
     of several files, the test of its `__main__.py`.
     """
     shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
-    begin = [source for source in sources("snippets") if module_of(source, (ROOT / source).read_text()).runs]
-    alone = [source for source in begin if source not in MERGED and copied(source) == source]
-    modules = [source.removesuffix(".py").replace("/", ".") for source in alone]
+    alone = [source for source in sources("snippets") if source not in {*MERGED, *FEWER} and copied(source) == source]
+    texts = {source: (ROOT / source).read_text() for source in alone}
+    begin = [source for source, text in texts.items() if START in text or module_of(source, text).runs]
+    modules = [source.removesuffix(".py").replace("/", ".") for source in begin]
     return [module for module in modules if not any(f"{line} ".startswith(f"python -m {module} ") for line in shown)]
 
 

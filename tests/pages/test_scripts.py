@@ -18,7 +18,6 @@ import nbclient
 import nbformat
 import pytest
 
-from docs.publish import kept
 from docs.publish.errors import PublishError
 from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
@@ -32,11 +31,11 @@ READ = "docs/pages", "tests/benchmarks", "tests/forked.py"  # through docs.publi
 
 Forked = Callable[..., subprocess.CompletedProcess[str]]
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
-CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILES = {" in scripts.script(path)]
+SCRIPTS = {path: scripts.script(path) for path in EMBEDDED}
+CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILES = {" in SCRIPTS[path]]
 WHOLE = [path for path in EMBEDDED if path.startswith("snippets/") and path not in CARRIED]
 MERGED = [path for path in WHOLE if len(scripts.reached(path)) > 1]
 PROGRAMS = [path for path in MERGED if scripts.START in (ROOT / path).read_text()]
-PARTS = [path for path in MERGED if path not in PROGRAMS]
 
 
 def unresolved(text: str) -> set[str]:
@@ -75,11 +74,11 @@ def test_every_page_with_code_of_ours_has_scripts():
 
 
 def test_every_script_is_complete():
-    lacking = {path: names for path in EMBEDDED if (names := unresolved(scripts.script(path)))}
+    lacking = {path: names for path, text in SCRIPTS.items() if (names := unresolved(text))}
     assert not lacking, f"names that nothing in the script defines: {lacking}"
-    ours = {path: lines for path in EMBEDDED if path not in CARRIED and (lines := ours_in(scripts.script(path)))}
+    ours = {path: lines for path, text in SCRIPTS.items() if path not in CARRIED and (lines := ours_in(text))}
     assert not ours, f"imports of files that the reader does not have: {ours}"
-    marked = [path for path in WHOLE if "--8<--" in scripts.script(path)]
+    marked = [path for path in WHOLE if "--8<--" in SCRIPTS[path]]
     assert not marked, f"markers of sections in scripts: {marked}"
 
 
@@ -92,25 +91,15 @@ def test_a_file_that_stands_alone_is_its_script():
     """So whatever test runs the file has run the script."""
     alone = {path: scripts.COMMAND.sub(r"python \1.py", (ROOT / path).read_text()) for path in set(WHOLE) - set(MERGED)}
     assert alone
-    different = [path for path, source in alone.items() if body(scripts.script(path)) != body(source)]
+    different = [path for path, source in alone.items() if body(SCRIPTS[path]) != body(source)]
     assert not different
 
 
 @pytest.mark.parametrize("path", PROGRAMS)
-def test_a_merged_script_runs_as_its_module_does(
-    path: str, tmp_path: Path, script: Forked, forked: Forked, once: Forked, key: Callable[..., Path]
-):
-    """The module runs, its script says the same, and what this defines can be defined in an empty folder."""
-    text = scripts.script(path)
-    module = path.removesuffix(".py").replace("/", ".")
-    done = script(module)
+def test_the_module_of_a_merged_script_runs(path: str, script: Forked):
+    done = script(path.removesuffix(".py").replace("/", "."))
     assert done.returncode == 0, done.stderr
     assert done.stdout
-    assert not list(changed(text, path))
-    file = tmp_path / Path(path).name
-    file.write_text(text.replace(scripts.START, "if False:"))
-    done = once(key(module, file.read_text()), lambda: forked([str(file)], tmp_path))
-    assert done.returncode == 0, done.stderr
 
 
 DEFINE_EACH = """import os, runpy, sys, traceback
@@ -129,13 +118,13 @@ sys.exit(bool(failed))
 """
 
 
-def test_merged_scripts_that_only_define_say_what_their_files_do_and_can_be_defined(tmp_path: Path, forked: Forked):
-    """Each in a process that has torch already: a part of a page is imported by others, and its tests import it."""
-    different = {path: found for path in PARTS if (found := list(changed(scripts.script(path), path)))}
+def test_merged_scripts_say_what_their_files_do_and_can_be_defined(tmp_path: Path, forked: Forked):
+    """So a program does what its module does. Each in a process that has torch already, in an empty folder."""
+    different = {path: found for path in MERGED if (found := list(changed(SCRIPTS[path], path)))}
     assert not different
-    files = [tmp_path / path.replace("/", ".") for path in PARTS]
-    for path, file in zip(PARTS, files, strict=True):
-        file.write_text(scripts.script(path))
+    files = [tmp_path / path.replace("/", ".") for path in MERGED]
+    for path, file in zip(MERGED, files, strict=True):
+        file.write_text(SCRIPTS[path])
     driver = tmp_path / "each.py"
     driver.write_text(DEFINE_EACH)
     done = forked([str(driver), *map(str, files)], tmp_path)
@@ -144,22 +133,29 @@ def test_merged_scripts_that_only_define_say_what_their_files_do_and_can_be_defi
 
 def changed(text: str, path: str, root: Path = ROOT) -> Iterator[str]:
     """What a merged script says otherwise than the files that it is merged from."""
-    texts = {other: markers.without((root / other).read_text()) for other in scripts.reached(path, root)}
-    files = {
-        other: Said.of(scripts.COMMAND.sub(r"python \1.py", text), scripts.package_of(other))
-        for other, text in texts.items()
-    }
-    script = Said.of(text)
-    own = [ast.dump(node) for node in files[path].statements]
-    if [ast.dump(node) for node in script.statements[-len(own) :]] != own:
+    files = {other: said_by(other, root) for other in scripts.reached(path, root)}
+    script, own = Said.of(text), files[path].dumped
+    if script.dumped[-len(own) :] != own:
         yield f"it does not end with the statements of {path}"
-    for statement in script.statements:
-        homes = [said for said in files.values() if ast.dump(statement) in said.dumped]
+    for dumped, statement in zip(script.dumped, script.statements, strict=True):
+        homes = [said for said in files.values() if dumped in said.known]
         if not homes:
             yield f"no file has {ast.unparse(statement)[:80]!r}"
-        names = taken(ast.unparse(statement))
-        if homes and not any(all(script.meant(name) == said.meant(name, files) for name in names) for said in homes):
+            continue
+        names = taken_by(homes[0].known[dumped])
+        if not any(all(script.meant(name) == said.meant(name, files) for name in names) for said in homes):
             yield f"names mean something else in {ast.unparse(statement)[:80]!r}"
+
+
+@functools.cache  # most scripts have parts of the same files
+def said_by(path: str, root: Path) -> "Said":
+    text = markers.without((root / path).read_text())
+    return Said.of(scripts.COMMAND.sub(r"python \1.py", text), scripts.package_of(path))
+
+
+@functools.cache
+def taken_by(statement: ast.stmt) -> set[str]:
+    return taken(ast.unparse(statement))
 
 
 @dataclass
@@ -181,16 +177,28 @@ class Said:
         return cls([node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)], imports)
 
     @functools.cached_property
-    def dumped(self) -> set[str]:
-        return set(map(ast.dump, self.statements))
+    def dumped(self) -> list[str]:
+        return list(map(ast.dump, self.statements))
+
+    @functools.cached_property
+    def known(self) -> dict[str, ast.stmt]:
+        return dict(zip(self.dumped, self.statements, strict=True))
+
+    @functools.cached_property
+    def binding(self) -> dict[str, list[str]]:
+        """By name: the statements that give it a meaning."""
+        found: dict[str, list[str]] = {}
+        for dumped, node in zip(self.dumped, self.statements, strict=True):
+            for name in scripts.bound(node):
+                found.setdefault(name, []).append(dumped)
+        return found
 
     def meant(self, name: str, files: Mapping[str, "Said"] = MappingProxyType({})) -> object:
         """What gives a name its meaning: statements, also those of another file of ours, or an import."""
         module, wanted = self.imports.get(name, ("", ""))
         if (other := files.get(f"{module.replace('.', '/')}.py")) is not None:
             return other.meant(wanted, files)
-        bound = [ast.dump(node) for node in self.statements if name in scripts.bound(node)]
-        return [*bound, *([(module, wanted)] if name in self.imports else [])]
+        return [*self.binding.get(name, ()), *([(module, wanted)] if name in self.imports else [])]
 
 
 @functools.cache  # most scripts carry the same files
@@ -214,7 +222,7 @@ def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
     assert CARRIED
     wrong = []
     for path in CARRIED:
-        (tmp_path / "script.py").write_text(scripts.script(path))
+        (tmp_path / "script.py").write_text(SCRIPTS[path])
         files = runpy.run_path(str(tmp_path / "script.py"))["FILES"]
         for name, text in files.items():
             if not as_in_the_repository(name, text):
@@ -465,7 +473,6 @@ def notes(tmp_path: Path) -> list[str]:
         "if __name__", AGAIN
     )
     root = house(tmp_path, op=marked, timer=TIMER)
-    kept.forget()
     text = elsewhere.noted(PAGE, Place("op.md", "op/"), {"op.md": PAGE, "a/timer.md": OTHER}, root)
     return [line for line in text.splitlines() if "rp-from" in line]
 
@@ -490,14 +497,12 @@ def test_a_name_that_is_imported_as_another_is_found_under_its_own(tmp_path: Pat
     marked = renamed.replace("def main", "# --8<-- [start:main]\ndef main")
     marked = marked.replace("if __name__", "# --8<-- [end:main]\nif __name__")
     root = house(tmp_path, op=marked, timer=TIMER)
-    kept.forget()
     page = '---\ntitle: Op\n---\n\n```python\n--8<-- "snippets/op.py:main"\n```\n'
     text = elsewhere.noted(page, Place("op.md", "op/"), {"op.md": page, "a/timer.md": OTHER}, root)
     assert '<code>fastest</code> from <a href="../a/timer/#how-it-counts">The timer</a>' in text
 
 
 def test_pages_say_where_names_of_other_pages_are_from():
-    kept.forget()
     texts = pages.texts()
     text = elsewhere.noted(texts["examples/one-block.md"], Place("examples/one-block.md", "examples/one-block/"), texts)
     assert '<code>captured</code> from <a href="../../validation/timing/#the-timer">Timing an operation</a>' in text
@@ -506,7 +511,6 @@ def test_pages_say_where_names_of_other_pages_are_from():
 
 
 def test_a_beginners_page_does_not_walk_inductors_objects():
-    kept.forget()
     for page, text in pages.texts().items():
         for block in blocks_of(text, page) if "\nlevel: beginner\n" in text else ():
             for path, section in block.includes if block.embedded and block.language == "python" else ():
@@ -529,12 +533,12 @@ def in_cells(notebook: nbformat.NotebookNode, path: str, script: str) -> bool:
 
 def test_each_script_is_a_notebook_with_the_same_code():
     """And with the same bytes in each build: what the library draws at random would change each of them."""
-    texts = {path: scripts.notebook(path, scripts.script(path)) for path in EMBEDDED}
-    assert all(texts[path] == scripts.notebook(path, scripts.script(path)) for path in EMBEDDED[::20])
-    notebooks = {path: nbformat.reads(text, as_version=4) for path, text in texts.items()}
+    texts = {path: scripts.notebook(path, text) for path, text in SCRIPTS.items()}
+    assert all(texts[path] == scripts.notebook(path, SCRIPTS[path]) for path in EMBEDDED[::20])
+    notebooks = {path: nbformat.v4.reads(text) for path, text in texts.items()}
     invalid = [path for path, notebook in notebooks.items() if not nbformat.validator.isvalid(notebook)]
     assert not invalid
-    different = [path for path, notebook in notebooks.items() if not in_cells(notebook, path, scripts.script(path))]
+    different = [path for path, notebook in notebooks.items() if not in_cells(notebook, path, SCRIPTS[path])]
     assert not different
 
 
@@ -544,7 +548,7 @@ def test_a_notebook_of_a_script_and_one_of_a_program_run(tmp_path: Path, once: F
         ("snippets/patterns/attention.py", "", "sdpa-mask"),
         ("snippets/validation/gate.py", " --help", "usage: gate.py"),
     ):
-        notebook = nbformat.reads(scripts.notebook(path, scripts.script(path)), as_version=4)
+        notebook = nbformat.reads(scripts.notebook(path, SCRIPTS[path]), as_version=4)
         notebook.cells[-1].source += argument
         known = remembered.digest(ROOT, [Path(__file__)], *(cell.source for cell in notebook.cells))
         key = ROOT / remembered.FOLDER / f"notebook {Path(path).stem}-{known}"

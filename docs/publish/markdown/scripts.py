@@ -192,12 +192,12 @@ def reached(path: str, root: Path = ROOT) -> list[str]:
     found: dict[str, None] = {}
     waiting = [path]
     while waiting:
-        module = Module(waiting.pop(), root)
-        if module.path not in found:
-            found[module.path] = None
-            waiting += [other for _, other in ours(module.path, root, True)]
-            if module.path == path and has(module.tree, NAME):
-                named = [name for text in seen(module.tree).strings for name in NAMED.findall(text)]
+        each = waiting.pop()
+        if each not in found:
+            found[each] = None
+            waiting += [other for _, other in ours(each, root, True)]
+            if each == path and has(tree := parsed(path, root)[1], NAME):
+                named = [name for text in seen(tree).strings for name in NAMED.findall(text)]
                 waiting += [name for name in named if (root / name).is_file()]
     return sorted(found)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from snippets.kernels import fp8_matmul_error as page
+from tests.benchmarks.captures import sections
 from tests.kernels import test_fp8_matmul as kernel
 
 
@@ -29,6 +30,19 @@ def test_errors_of_fp8_and_of_bf16_do_not_grow_with_the_terms() -> None:
     for name, (few, many) in found.items():
         low, high = (0.001, 0.003) if name == "bf16" else (0.03, 0.045)
         assert low < few < high and abs(many - few) < 0.1 * few, name
+
+
+def test_the_script_prints_a_line_for_each_number_of_terms(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the fewest terms: with all, it takes seconds."""
+    monkeypatch.setattr(page, "TERMS", page.TERMS[:1])
+    page.main()
+    printed = sections(capsys.readouterr().out)
+    assert printed.keys() == {"error", "outliers", "sums"}
+    for section, text in printed.items():
+        heads, line = map(str.split, text.splitlines())
+        assert line[0] == "512" and len(line) == len(heads) > 2, section
 
 
 def test_scales_are_spread_over_what_they_scale() -> None:
