@@ -1,9 +1,6 @@
 """What every component of the ladder is held to: a page's test says at which shape, and which levels it leaves out."""
 
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
-from functools import partial
-from unittest.mock import patch
 
 import torch
 
@@ -12,7 +9,6 @@ from snippets.patterns.levels import Component, Shape
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_GPU = DEVICE.type == "cuda"
-CAPTURED = "aot_eager_decomp_partition"  # all but C++ for a CPU; test_transformer_block.py compiles that, of all parts
 
 
 def slow_or_other(component: Component, components: Sequence[Component], dtype: torch.dtype) -> set[int]:
@@ -30,8 +26,7 @@ def problems(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """What `compare` finds against float64, forward and backward, level by level; and the same if it finds nothing."""
     torch.manual_seed(0)
-    with nullcontext() if ON_GPU else patch.object(torch, "compile", partial(torch.compile, backend=CAPTURED)):
-        functions = {str(number): make() for number, make in component.levels.items() if number not in left_out}
+    functions = {str(number): make() for number, make in component.levels.items() if number not in left_out}
     inputs = component.inputs(shape, dtype, DEVICE)
     found = compare(functions, inputs, component.gradients, component.reference, str(component.yardstick), rounds=0)
     return {line.name: line.problem for line in found.lines}, dict.fromkeys(functions, "")
