@@ -14,7 +14,6 @@ from snippets.reference.environment_variables_programs import (
     broken_backend,
     compile_for_a_gpu,
     double_by_triton,
-    one_kernel,
     two_lengths,
 )
 from snippets.reference.environment_variables_settings import DYNAMO, FUNCTORCH, INDUCTOR, OPTIONS, SETTINGS
@@ -120,7 +119,7 @@ def record(line: str) -> set[str]:
 def debug(folder: Path) -> Iterator[tuple[str, str]]:
     anew = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}  # a cached graph leaves no files
     anew["TORCHINDUCTOR_VEC_ISA_OK"] = "0"  # no vector instructions, and so no trials of them
-    forked(one_kernel, anew | {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": str(folder)})
+    child(anew | {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": str(folder)}, "one_kernel")
     yield "TORCH_COMPILE_DEBUG", files(folder)
 
 
