@@ -9,6 +9,7 @@ from torch import nn
 
 from snippets.compiler.ahead_of_time_threads import answer, serve, warm
 
+READ = "tests/benchmarks/captures.py", "tests/forked.py"  # to run the script in
 MODULE = "snippets.compiler.ahead_of_time_threads"
 
 
