@@ -34,6 +34,7 @@ def in_float64(draft: FirstDraft, x: Tensor) -> Tensor:
     return Better(copy.deepcopy(draft)).requires_grad_(False).double()(x.double())
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("name", VERSIONS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_version_is_the_first_draft(name: str, dtype: torch.dtype) -> None:

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import torch
 
-from snippets.compiler import ahead_of_time_export_refused
-from snippets.compiler.ahead_of_time_export_batch import Asked, X, first, sizes
-from snippets.compiler.ahead_of_time_export_refused import Calls, twice
-from snippets.compiler.ahead_of_time_export_saved import CHANGES, doctored, load, loaded_elsewhere
+from snippets.compiler import ahead_of_time_export
+from snippets.compiler.ahead_of_time_export_batch import X, first, sizes
+from snippets.compiler.ahead_of_time_export_saved import CHANGES, doctored, load
+from tests.benchmarks.captures import sections
 
 
-def test_a_saved_program_runs_where_the_source_is_not_unless_it_calls_what_is_not_there(tmp_path):
-    assert loaded_elsewhere(first(), tmp_path) == "(5, 8)"
-    program = Asked(Calls(twice), shapes=ahead_of_time_export_refused.BATCH).export()
-    assert loaded_elsewhere(program, tmp_path).startswith(
-        "SerializeError: We failed to resolve torch.ops.ridgepoint_export.twice.default"
-    )
+def test_a_saved_program_runs_where_the_source_is_not_unless_it_calls_what_is_not_there(script):
+    done = script(ahead_of_time_export.__name__)
+    assert done.returncode == 0, done.stderr
+    torchs, ours = (line[24:].strip() for line in sections(done.stdout)["elsewhere"].splitlines())
+    assert torchs == "(5, 8)"
+    assert ours.startswith("SerializeError: We failed to resolve torch.ops.ridgepoint_export.twice.default")
 
 
 def test_what_of_another_version_is_loaded(tmp_path):

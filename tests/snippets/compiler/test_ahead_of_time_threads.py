@@ -9,6 +9,7 @@ from torch import nn
 
 from snippets.compiler.ahead_of_time_threads import answer, serve, warm
 
+READ = "tests/benchmarks/captures.py", "tests/forked.py"  # to run the script in
 MODULE = "snippets.compiler.ahead_of_time_threads"
 
 
@@ -17,8 +18,9 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2)).eval()
 
 
-@pytest.fixture(scope="module")
-def compiled(model: nn.Module) -> nn.Module:
+@pytest.fixture
+def compiled(model: nn.Module, captured: None) -> nn.Module:
+    """Captured: the script, below, runs what is compiled."""
     return warm(model, torch.randn(4, 8))
 
 

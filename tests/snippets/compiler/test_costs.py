@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,15 +30,23 @@ import torch
 from torch._dynamo.utils import counters
 from snippets.compiler import costs
 costs.block = lambda: torch.nn.Linear(256, 256, device=costs.DEVICE)  # alone it takes no compiler for C++
-costs.first_call()
-print(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
+for _ in range(2):
+    torch.compiler.reset()  # as in a new process: only the folders remember
+    costs.first_call()
+    print(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
 """
 
 
 def test_a_start_with_warm_caches_finds_what_the_one_before_compiled(monkeypatch: pytest.MonkeyPatch):
-    """Each start under the variables of the script; in place of its seconds it prints what it found in a cache."""
-    run = subprocess.run
+    """Both under one set of variables; in place of seconds, one process prints for both what it found in a cache."""
+    run, variables, found = subprocess.run, [], []
+
+    def start(_, **given) -> SimpleNamespace:
+        variables.append(given["env"])
+        found.extend([] if found else run([sys.executable, "-c", COUNTS], **given).stdout.split())
+        return SimpleNamespace(stdout=found[len(variables) - 1])
+
     monkeypatch.setattr(costs, "STARTS", 1)
-    monkeypatch.setattr(costs.subprocess, "run", lambda _, **given: run([sys.executable, "-c", COUNTS], **given))
+    monkeypatch.setattr(costs.subprocess, "run", start)
     (_, cold), (_, warm) = costs.starts()
-    assert cold == [0] and warm[0] > 0
+    assert cold == [0] and warm[0] > 0 and variables[0] == variables[1]

@@ -61,8 +61,7 @@ def test_under_a_budget_inductor_gives_dropout_another_mask_in_backward():
     """The page says so. Fixed in PyTorch? Then its warning goes."""
 
     def dropped(x: Tensor, weight: Tensor) -> Tensor:
-        scores = F.softmax(x @ weight @ x.mT, dim=-1)
-        return (F.dropout(scores, 0.5) @ x).relu().sum()
+        return (F.dropout((x @ weight).sigmoid(), 0.5) @ x.mT).sum()
 
     found = []
     for budget in (1.0, 0.9):

@@ -1,5 +1,6 @@
 """The step in Gluon: right on an H100, refused elsewhere, and compiled anywhere: its code is what the page says."""
 
+import functools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from tests.benchmarks.source import ROOT
 from tests.snippets.kernels.test_matmul_steps import product
 
 READ = ("tests/forked.py",)  # the script runs in it
+DTYPES = ("bfloat16", "float16")
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 on_hopper = pytest.mark.skipif(not HOPPER, reason="needs an H100 or H200")
 
@@ -125,15 +127,20 @@ def compiled(dtype: torch.dtype) -> dict[str, object]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=("bfloat16", "float16"))
-def code(request) -> dict:
-    """Of a process of its own: Triton compiles nothing while it interprets."""
+@functools.cache
+def compiled_elsewhere() -> dict[str, dict]:
+    """By dtype, of a process of its own: Triton compiles nothing while it interprets."""
     done = subprocess.run(
-        [sys.executable, "-m", __name__, request.param],
+        [sys.executable, "-m", __name__],
         cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def code(request) -> dict:
+    return compiled_elsewhere()[request.param]
 
 
 def blocks(ptx: str) -> dict[str, str]:
@@ -198,4 +205,4 @@ def test_the_consumer_takes_registers_of_the_producer_and_spills_none(code):
 
 
 if __name__ == "__main__":
-    print(json.dumps(compiled(getattr(torch, sys.argv[1]))))
+    print(json.dumps({dtype: compiled(getattr(torch, dtype)) for dtype in DTYPES}))

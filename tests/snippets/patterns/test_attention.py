@@ -42,6 +42,7 @@ def test_every_version_is_the_formula(name: str, dtype: torch.dtype) -> None:
     check({name: VERSIONS[name](x, w)}, {name: plain}, {name: expected})
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("version", [sdpa, naive])
 def test_compiled_is_the_formula(version) -> None:
     x, w = layer(40)

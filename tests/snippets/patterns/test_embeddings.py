@@ -7,6 +7,7 @@ from snippets.patterns.embeddings import COMPONENTS, drawn, tied, untied, update
 from tests.snippets.patterns.components import DEVICE, problems, reference_is_the_formula, slow_or_other
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_all_levels_agree(component, dtype: torch.dtype) -> None:

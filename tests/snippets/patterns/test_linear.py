@@ -7,6 +7,7 @@ from snippets.patterns.linear import COMPONENTS
 from tests.snippets.patterns.components import problems, reference_is_the_formula
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_all_levels_agree(component, dtype: torch.dtype) -> None:
