@@ -88,12 +88,10 @@ def main(other: str = sys.executable) -> None:
         print("==== without source")
         print(f"the process can import: {run_alone(reports_no_source, folder=folder).stdout.strip()}")
 
-        apart = str(lost), str(folder / "head.pt")
-        print("==== unchecked")
-        wrong_inputs(*apart)
-        print("==== checked")
-        done = run_alone(wrong_inputs, *apart, folder=folder, AOTI_RUNTIME_CHECK_INPUTS="1")
-        print(done.stdout.strip() or done.stderr)
+        for section, variables in (("unchecked", {}), ("checked", {"AOTI_RUNTIME_CHECK_INPUTS": "1"})):
+            print(f"==== {section}")
+            done = run_alone(wrong_inputs, str(lost), str(folder / "head.pt"), folder=folder, **variables)
+            print(done.stdout.strip() or done.stderr)
 
         print("==== weights")
         with torch.inference_mode():
