@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from snippets.patterns.compiler_friendly import TEN, rewrite
-from snippets.patterns.compiler_friendly_counts import Counts, count
+from snippets.patterns.compiler_friendly_counts import Counts, both, count
 from snippets.patterns.compiler_friendly_pair import CALLS, Rewrite, side
 from tests.benchmarks.captures import sections
 from tests.benchmarks.source import ROOT
@@ -89,6 +89,10 @@ def test_a_function_that_is_given_up_runs_no_graph():
 def test_a_higher_limit_makes_a_graph_for_each_call(printed):
     graphs = dict(re.findall(r"^(\w+) +graphs, limit 64: +(\d+) ", printed["limit"], re.MULTILINE))
     assert graphs == dict.fromkeys((name for name in TEN if name not in BROKEN), str(CALLS))
+    with torch._dynamo.config.patch(recompile_limit=64):
+        before, after = both("state")
+    assert before.eager == 0
+    assert (after.graphs, after.guards) == (found("state", "after").graphs, found("state", "after").guards)
 
 
 def test_the_figure_shows_what_is_counted():
