@@ -129,8 +129,8 @@
     const kept = new Set()
     for (let element of sample) for (; element; element = element.parentElement) kept.add(element)
     const cut = (each, most) => {
-      const [text, all] = [each.textContent, [...each.children]]
-      const left = all.filter((child, at) => at < most || kept.has(child))
+      const [text, all, rest] = [each.textContent, [...each.childNodes], new Set([...each.children].slice(most))]
+      const left = all.filter((child) => !rest.has(child) || kept.has(child))
       if (left.length < all.length) each.replaceChildren(...left)
       gone.push(each.matches(LISTING) ? () => (each.textContent = text) : () => each.replaceChildren(...all))
     }

@@ -168,7 +168,7 @@ def faults_at(site: Site, page: Page, url: str, asked: list[str] | None) -> list
         found: list[str] = []
         try:
             found.extend(faults_seen(site, page, url, traffic))
-            page.evaluate("localStorage.clear(), sessionStorage.clear()")
+            page.evaluate("localStorage.clear(), sessionStorage.clear(), document.documentElement.hidden = true")
         except Error as error:
             found.append(f"browser: {error.message}")
     found += [f"console: {message}" for message in traffic.messages]
