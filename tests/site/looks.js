@@ -2,11 +2,12 @@
 //
 // rpLooks(known): switches to dark mode as a reader does, and gives the looks that are not among these. Elements that have
 // them get the attribute data-rp-look: their contrast is to be checked, in both modes. Three of each look, as elements
-// that look alike have one contrast, on whichever page; so have words of one listing in elements of the same names and
-// classes, of which three are looked at. Two look alike where, in light and in dark, name, classes and
+// that look alike have one contrast, on whichever page. Two look alike where, in light and in dark, name, classes and
 // colours are the same, whether the type is large, and what they lie on: backgrounds down to the first that lets nothing
 // through, opacities, and whatever is shut, or taken out of the flow and may lie on anything. Of links, which are told
-// from the words around them, their exact type counts, and how these words look. What neither mode shows has no look.
+// from the words around them, their exact type counts, and how these words look. In one listing, words in elements of
+// the same names and classes look alike. What neither mode shows has no look, nor have words of a drawing: axe takes
+// what they lie on for an image, and says nothing of their contrast.
 //
 // rpShorten(): for the other rules, which take their time for each element, the rest of a long table or listing goes, and
 // of marks in a chart. It is made as its beginning is. So does all of a drawing that is hidden.
@@ -18,9 +19,9 @@
   const ALIKE = 3
   const LISTING = ".highlight pre > code"
   const LONG = [["tbody", 3], [LISTING, 60], ["svg [class^=mark-]:not(.mark-group)", 3]]
-  const OWN = ["visibility", "color", "fill", "textDecorationLine"]
+  const OWN = ["visibility", "color", "textDecorationLine"]
   const BELOW = ["backgroundColor", "backgroundImage", "opacity", "position", "overflowY"]
-  const [BOLD, LARGE_BOLD, LARGE] = [700, (14 * 96) / 72, (18 * 96) / 72] // of WCAG, in pixels
+  const [BOLD, LARGE_BOLD, LARGE] = [700, 14, 18] // in points, as axe computes them
   const HIDDEN = { shown: false, own: "", type: "", below: ["rgba(0, 0, 0, 0)", "none", "1", "static", "visible"] }
   const IN_FLOW = ["static", "relative"]
   const body = document.body
@@ -37,7 +38,7 @@
       }
       const style = getComputedStyle(element)
       const [size, weight] = [Number.parseFloat(style.fontSize), Number(style.fontWeight)]
-      const large = size >= (weight >= BOLD ? LARGE_BOLD : LARGE)
+      const large = Math.ceil(72 * size) / 96 >= (weight >= BOLD ? LARGE_BOLD : LARGE)
       const own = `${OWN.map((name) => style[name]).join("|")}|${large}`
       modes.push({ shown: true, own, type: `${size}|${weight}`, below: BELOW.map((name) => style[name]) })
     }
@@ -79,6 +80,7 @@
     while (words.nextNode()) {
       let element = words.currentNode.parentElement
       if (written.has(element) || !words.currentNode.data.trim()) continue
+      if (element.ownerSVGElement && element.localName !== "a") continue
       const code = element.closest(LISTING)
       if (code) {
         if (code !== listing) [listing, count] = [code, new Map()]

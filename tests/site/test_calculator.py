@@ -90,13 +90,12 @@ def row(form: Locator, name: str) -> str:
     return form.locator(f"[data-row={name}]").inner_text()
 
 
-def test_the_formula_gives_the_bytes_of_every_recorded_step(
-    site: Site, form: Locator, steps: list[Measured]
-) -> None:
+def test_the_formula_gives_the_bytes_of_every_recorded_step(site: Site, form: Locator, steps: list[Measured]) -> None:
     assert {step.row.part for step in steps} == {"", "int8", "fp8", "int4"} and len(steps) > 15
+    models = data(form.page)["models"]
     for step in steps:
         fields = asked_of(step)
-        given = [data(form.page)["models"][fields["model"]], fields["dtype"], int(fields["batch"]), int(fields["context"])]
+        given = [models[fields["model"]], fields["dtype"], int(fields["batch"]), int(fields["context"])]
         read = called(form.page, site, "at.read(...given)", given)
         assert read["weights"] + read["cache"] == step.row.bytes_read, step
 

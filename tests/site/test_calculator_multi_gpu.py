@@ -147,7 +147,8 @@ WIDE = {"width": "4096", "inner": "14336", "shared": "1024"}
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model": "own"}, "Fill in your step on one GPU: forward, backward, update and peak."),  # the form keeps a step
+        # first, for the form keeps a step that was filled in
+        ({"model": "own"}, "Fill in your step on one GPU: forward, backward, update and peak."),
         ({"gpus": "8"}, "We measured 2 and 4 GPUs only."),
         (
             OWN | WIDE | {"gpus": "4"},

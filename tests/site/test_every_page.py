@@ -321,15 +321,22 @@ def test_each_fault_is_found(site: Site, page: Page) -> None:
     assert found == set(FAULTS)
 
 
-def test_words_that_are_readable_elsewhere_are_looked_at_on_another_ground(site: Site, page: Page) -> None:
-    """The same words in the same colour: on white they have enough contrast, on grey they have not."""
-    words = '<p class="words" style="color: #767676; background: none">words</p>'
+WORDS = """<div style="background: {}">
+    <p class="words" style="color: #767676; background: none; font: {} serif">words</p></div>"""
+ENOUGH = [("white", "16px"), ("#f0f0f0", "24px"), ("#f0f0f0", "bold 19px")]
+TOO_LITTLE = [("gray", "16px"), ("#f0f0f0", "16px"), ("#f0f0f0", "bold 18px")]
+
+
+def test_words_that_are_readable_elsewhere_are_looked_at_on_another_ground_and_where_they_are_small(
+    site: Site, page: Page
+) -> None:
+    """The same words in the same colour: on white they have enough contrast, on light grey where they are large."""
     stock = re.sub(
-        r"<article.*</article>", lambda _: "<article><h1>Ground</h1></article>", site.pages["404.html"], flags=re.S
+        r"<article.*</article>", lambda _: "<article><h1>Ground</h1>WORDS</article>", site.pages["404.html"], flags=re.S
     )
-    for ground in ("white", "gray"):
-        on = f'<h1>Ground</h1><div style="background: {ground}">{words}</div>'
-        site.added[f"{ground}/"] = stock.replace("<h1>Ground</h1>", on)
-    passed = faults_of(site, page, "white/")
-    found = {fault.partition(":")[0] for fault in faults_of(site, page, "gray/")}
-    assert (passed, found) == ([], {"light", "dark"})
+    site.added["enough/"] = stock.replace("WORDS", "".join(WORDS.format(*each) for each in ENOUGH))
+    assert faults_of(site, page, "enough/") == []
+    for each in TOO_LITTLE:
+        site.added["less/"] = stock.replace("WORDS", WORDS.format(*each))
+        found = {fault.partition(":")[0] for fault in faults_of(site, page, "less/")}
+        assert found == {"light", "dark"}, each

@@ -10,7 +10,7 @@ import pytest
 
 from tests.site.conftest import ROWS, Site, rows_of
 
-BARE = re.compile(r'</?(?!script|style)[a-z][\w-]*(?: class="[^"]*")?>')  # a tag that names nothing: most, and slow to parse
+BARE = re.compile(r'</?(?!script|style)[a-z][\w-]*(?: class="[^"]*")?>')  # a tag that names nothing, as most do
 VIEWER = "compiled/"  # a fragment that begins so opens docs/theme/scripts/explorer.js
 
 
