@@ -253,7 +253,7 @@ def asked_anew() -> None:
 def remembered_as_served(request: pytest.FixtureRequest) -> None:
     plugin = request.config.pluginmanager.get_plugin("remembered-tests")
     if plugin and "site" in request.fixturenames:
-        browsers = [request.getfixturevalue("browser").version] if "page" in request.fixturenames else []
+        browsers = [request.getfixturevalue("browser").version] if "browser" in request.fixturenames else []
         leave_out_as_served(plugin, request.getfixturevalue("site"), request.node.nodeid, request.path, browsers)
 
 

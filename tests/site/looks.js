@@ -2,29 +2,45 @@
 //
 // rpLooks(known): switches to dark mode as a reader does, and gives the looks that are not among these. Elements that have
 // them get the attribute data-rp-look: their contrast is to be checked, in both modes. Three of each look, as elements
-// that look alike have one contrast, on whichever page. Two look alike where, in light and in dark, name, classes, colours
-// and type are the same, and what they lie on: backgrounds down to the first that lets nothing through, opacities, and
-// whatever is shut, or taken out of the flow and may lie on anything.
+// that look alike have one contrast, on whichever page. Two look alike where, in light and in dark, name, classes and
+// colours are the same, whether the type is large, and what they lie on: backgrounds down to the first that lets nothing
+// through, opacities, and whatever is shut, or taken out of the flow and may lie on anything. Of links, which are told
+// from the words around them, their exact type counts, and how these words look. In one listing, words in elements of
+// the same names and classes look alike. What neither mode shows has no look, nor have words of a drawing: axe takes
+// what they lie on for an image, and says nothing of their contrast.
 //
-// rpShorten(): for the other rules, which take their time for each element, the rest of a long table or listing goes. It
-// is made as its beginning is.
+// rpShorten(): for the other rules, which take their time for each element, the rest of a long table or listing goes, and
+// of marks in a chart. It is made as its beginning is. So does all of a drawing that is hidden.
+//
+// rpRestore(): what went is there again; of listings their text alone, for where words lie it is all that matters.
 //
 // rpSwitch(scheme): to "default" or "slate".
 (() => {
   const ALIKE = 3
-  const LONG = [["tbody", 3], [".highlight pre > code", 60]]
-  const OWN = ["visibility", "color", "fill", "fontSize", "fontWeight", "textDecorationLine"]
+  const LISTING = ".highlight pre > code"
+  const LONG = [["tbody", 3], [LISTING, 60], ["svg [class^=mark-]:not(.mark-group)", 3]]
+  const OWN = ["visibility", "color", "textDecorationLine"]
   const BELOW = ["backgroundColor", "backgroundImage", "opacity", "position", "overflowY"]
+  const [BOLD, LARGE_BOLD, LARGE] = [700, 14, 18] // in points, as axe computes them
+  const HIDDEN = { shown: false, own: "", type: "", below: ["rgba(0, 0, 0, 0)", "none", "1", "static", "visible"] }
   const IN_FLOW = ["static", "relative"]
   const body = document.body
   const written = new Set() // elements with words of their own
   const styles = new Map() // of those and of all that they lie in, from the outside: one for each mode
   const sample = []
+  const gone = [] // what a shortened page lacks, and how to put it back
 
   const note = () => {
     for (const [element, modes] of styles) {
+      if (!element.checkVisibility()) {
+        modes.push(HIDDEN)
+        continue
+      }
       const style = getComputedStyle(element)
-      modes.push({ own: OWN.map((name) => style[name]).join("|"), below: BELOW.map((name) => style[name]) })
+      const [size, weight] = [Number.parseFloat(style.fontSize), Number(style.fontWeight)]
+      const large = Math.ceil(72 * size) / 96 >= (weight >= BOLD ? LARGE_BOLD : LARGE)
+      const own = `${OWN.map((name) => style[name]).join("|")}|${large}`
+      modes.push({ shown: true, own, type: `${size}|${weight}`, below: BELOW.map((name) => style[name]) })
     }
   }
 
@@ -38,7 +54,16 @@
 
   const named = (element) => `${element.localName} ${element.getAttribute("class")}`
 
+  const within = (code, element) =>
+    element === code ? "" : `${within(code, element.parentElement)}/${named(element)} ${element.getAttribute("style")}`
+
+  const hashes = new Map()
   const hash = (text) => {
+    if (!hashes.has(text)) hashes.set(text, hashed(text))
+    return hashes.get(text)
+  }
+
+  const hashed = (text) => {
     let [one, other] = [1, 2]
     for (let at = 0; at < text.length; at++) {
       one = Math.imul(one ^ text.charCodeAt(at), 2654435761)
@@ -51,9 +76,18 @@
   window.rpLight = () => {
     const around = new Set([body])
     const words = document.createTreeWalker(body, NodeFilter.SHOW_TEXT)
+    let [listing, count] = [null, null]
     while (words.nextNode()) {
       let element = words.currentNode.parentElement
       if (written.has(element) || !words.currentNode.data.trim()) continue
+      if (element.ownerSVGElement && element.localName !== "a") continue
+      const code = element.closest(LISTING)
+      if (code) {
+        if (code !== listing) [listing, count] = [code, new Map()]
+        const name = within(code, element)
+        count.set(name, (count.get(name) ?? 0) + 1)
+        if (count.get(name) > ALIKE) continue
+      }
       for (written.add(element); !around.has(element); element = element.parentElement) around.add(element)
     }
     for (const element of [body, ...body.querySelectorAll("*")])
@@ -80,10 +114,12 @@
       const under = grounds.get(element.parentElement) ?? ["", ""]
       const on = modes.map(({ below }, mode) => ground(element, below, under[mode]))
       grounds.set(element, on)
-      const around = styles.get(element.parentElement) ?? [] // a link is told from the words around it
-      const own = [...modes, ...around].map(({ own }) => own)
-      const name = hash([named(element), element.checkVisibility(), ...on, ...own].join("|"))
-      if (!written.has(element) || seen.has(name)) continue
+      if (!written.has(element) || !modes.some(({ shown }) => shown)) continue
+      const around = styles.get(element.parentElement) ?? []
+      const own = modes.map(({ own, shown }) => `${shown} ${own}`)
+      if (element.localName === "a") own.push(...[...modes, ...around].map((mode) => `${mode.own} ${mode.type}`))
+      const name = hash([named(element), ...on, ...own].join("|"))
+      if (seen.has(name)) continue
       count.set(name, (count.get(name) ?? 0) + 1)
       if (count.get(name) <= ALIKE) sample.push(element)
     }
@@ -94,8 +130,15 @@
   window.rpShorten = () => {
     const kept = new Set()
     for (let element of sample) for (; element; element = element.parentElement) kept.add(element)
-    for (const [long, most] of LONG)
-      for (const each of document.querySelectorAll(long))
-        for (const child of [...each.children].slice(most)) if (!kept.has(child)) child.remove()
+    const cut = (each, most) => {
+      const [text, all, rest] = [each.textContent, [...each.childNodes], new Set([...each.children].slice(most))]
+      const left = all.filter((child) => !rest.has(child) || kept.has(child))
+      if (left.length < all.length) each.replaceChildren(...left)
+      gone.push(each.matches(LISTING) ? () => (each.textContent = text) : () => each.replaceChildren(...all))
+    }
+    for (const drawing of document.querySelectorAll("svg")) if (!drawing.checkVisibility()) cut(drawing, 0)
+    for (const [long, most] of LONG) for (const each of document.querySelectorAll(long)) cut(each, most)
   }
+
+  window.rpRestore = () => gone.reverse().forEach((back) => back())
 })()

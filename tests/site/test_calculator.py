@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from docs.publish import units
 from docs.publish.records.measured import Coordinates, Measured
 from docs.publish.records.store import Store
-from tests.site.conftest import Site
+from tests.site.conftest import DESKTOP, Site
 
 PAGE = "examples/generation/"
 WAYS = "triton", "graph"
@@ -46,36 +46,57 @@ def asked_of(step: Measured) -> dict[str, str]:
 
 def opened(site: Site, page: Page, url: str) -> Locator:
     """The calculator of a page."""
+    page.goto("about:blank")  # else a page that is open stays as it is
     page.goto(f"{site.address}{url}#calculator")
     found = page.get_by_role("form", name="Calculator")
     expect(found).to_be_visible()
     return found
 
 
+def as_it_begins(form: Locator) -> Locator:
+    """A form that an earlier test filled in."""
+    form.evaluate("(form) => { form.reset(); delete form.dataset.of; form.dispatchEvent(new Event('input')) }")
+    return form
+
+
+@pytest.fixture(scope="module")
+def shown(site: Site, tab: Page) -> Locator:
+    tab.set_viewport_size(DESKTOP)  # the last test may have left a phone's
+    return opened(site, tab, PAGE)
+
+
 @pytest.fixture
-def form(site: Site, page: Page) -> Locator:
-    return opened(site, page, PAGE)
+def form(shown: Locator) -> Locator:
+    return as_it_begins(shown)
+
+
+ASK = """(form, fields) => {
+    for (const [name, value] of Object.entries(fields)) {
+        const field = form.elements[name]
+        if (!field.checkVisibility() || field.disabled) throw new Error(`${name} cannot be filled in`)
+        field.value = value
+        if (field.options && field.value !== value) throw new Error(`${name} has no option ${value}`)
+        field.dispatchEvent(new Event("input", { bubbles: true }))
+    }
+}"""  # one call for all fields, as a reader fills them in
 
 
 def ask(form: Locator, **fields: str) -> None:
     """Fill in fields by their names."""
-    for name, value in fields.items():
-        field = form.locator(f"[name={name}]")
-        field.select_option(value) if field.evaluate("field => !!field.options") else field.fill(value)
+    form.evaluate(ASK, fields)
 
 
 def row(form: Locator, name: str) -> str:
     return form.locator(f"[data-row={name}]").inner_text()
 
 
-def test_the_formula_gives_the_bytes_of_every_recorded_step(
-    site: Site, page: Page, form: Locator, steps: list[Measured]
-) -> None:
+def test_the_formula_gives_the_bytes_of_every_recorded_step(site: Site, form: Locator, steps: list[Measured]) -> None:
     assert {step.row.part for step in steps} == {"", "int8", "fp8", "int4"} and len(steps) > 15
+    models = data(form.page)["models"]
     for step in steps:
         fields = asked_of(step)
-        given = [data(page)["models"][fields["model"]], fields["dtype"], int(fields["batch"]), int(fields["context"])]
-        read = called(page, site, "at.read(...given)", given)
+        given = [models[fields["model"]], fields["dtype"], int(fields["batch"]), int(fields["context"])]
+        read = called(form.page, site, "at.read(...given)", given)
         assert read["weights"] + read["cache"] == step.row.bytes_read, step
 
 
@@ -106,8 +127,9 @@ def test_between_two_steps_the_error_covers_both(form: Locator) -> None:
     assert small < share < large and share * (1 + error) > large and share * (1 - error) < small
 
 
-def test_the_error_covers_a_fixed_time_for_each_layer(site: Site, page: Page, form: Locator) -> None:
+def test_the_error_covers_a_fixed_time_for_each_layer(site: Site, form: Locator) -> None:
     """Were a step a time for each layer and one for each byte, what the form says of other shapes would hold."""
+    page = form.page
     known = data(page)
     for way in WAYS:
         for dtype in ("bf16", "int8", "fp8", "int4"):
@@ -176,17 +198,8 @@ def test_what_cannot_be_computed_is_said(form: Locator, fields: dict[str, str], 
     assert row(form, "bytes").startswith(said) and row(form, "bound") == row(form, "triton") == "–"
 
 
-def test_the_gpu_is_the_one_that_the_reader_has_chosen(site: Site, page: Page, form: Locator) -> None:
-    expect(form.locator("[name=gpu]")).to_have_value(MAIN)
-    page.evaluate(f"localStorage.setItem('rp-machine', '{OTHER}')")
-    page.reload()
-    expect(form.locator("[name=gpu]")).to_have_value(OTHER)
-    page.evaluate("localStorage.setItem('rp-machine', 'amd-epyc-2-cores')")  # no GPU
-    page.reload()
-    expect(form.locator("[name=gpu]")).to_have_value(MAIN)
-
-
-def test_keys_alone_reach_it_and_what_changes_is_read_out(page: Page, form: Locator) -> None:
+def test_keys_alone_reach_it_and_what_changes_is_read_out(form: Locator) -> None:
+    page = form.page
     form.get_by_role("combobox", name="Model").focus()
     page.keyboard.press("ArrowUp")
     for _ in range(2):
@@ -204,3 +217,14 @@ def test_without_scripts_the_page_has_the_formula_alone(site: Site) -> None:
     assert '<form hidden aria-label="Calculator">' in html and "4 * batch * layers * kv * (context + 1)" in html
     text = (site.content(f"{site.prefix}{PAGE}index.md") or b"").decode()
     assert "4 * batch * layers * kv * (context + 1)" in text and "your shapes" not in text
+
+
+def test_the_gpu_is_the_one_that_the_reader_has_chosen(site: Site, page: Page) -> None:
+    form = opened(site, page, PAGE)  # the last test here, as it leaves the page
+    expect(form.locator("[name=gpu]")).to_have_value(MAIN)
+    page.evaluate(f"localStorage.setItem('rp-machine', '{OTHER}')")
+    page.reload()
+    expect(form.locator("[name=gpu]")).to_have_value(OTHER)
+    page.evaluate("localStorage.setItem('rp-machine', 'amd-epyc-2-cores')")  # no GPU
+    page.reload()
+    expect(form.locator("[name=gpu]")).to_have_value(MAIN)

@@ -16,8 +16,8 @@ from snippets.examples.multi_gpu_measured import by_size
 from snippets.examples.multi_gpu_predict import predict
 from snippets.examples.multi_gpu_timeline import Work, timeline
 from snippets.reference.communication import rates_of
-from tests.site.conftest import Site
-from tests.site.test_calculator import ask, called, data, opened, row
+from tests.site.conftest import DESKTOP, Site
+from tests.site.test_calculator import as_it_begins, ask, called, data, opened, row
 
 PAGE = "examples/multi-gpu/"
 LARGE = {"layers": 24, "width": 4096, "inner": 14336, "shared": 1024, "vocabulary": 128256}  # the record has its shape
@@ -40,9 +40,15 @@ def rates(record: dict[str, Any]) -> dict[int, dict]:
     return {2: dict(two), 4: {**rates_of(links, 4, "float32"), **gathers}}
 
 
+@pytest.fixture(scope="module")
+def shown(site: Site, tab: Page) -> Locator:
+    tab.set_viewport_size(DESKTOP)  # the last test may have left a phone's
+    return opened(site, tab, PAGE)
+
+
 @pytest.fixture
-def form(site: Site, page: Page) -> Locator:
-    return opened(site, page, PAGE)
+def form(shown: Locator) -> Locator:
+    return as_it_begins(shown)
 
 
 def offered(known: dict[str, Any], record: dict[str, Any]) -> list[tuple[str, dict]]:
@@ -52,10 +58,10 @@ def offered(known: dict[str, Any], record: dict[str, Any]) -> list[tuple[str, di
     return [(name, strategy) for name, strategy in named.items() if name in record["runs"]]
 
 
-def compare(site: Site, page: Page, cases: list[tuple[list, dict]]) -> None:
+def compare(site: Site, form: Locator, cases: list[tuple[list, dict]]) -> None:
     """What the script predicts from some arguments, with what the snippet predicts."""
     call = "given.map(([sizes, ...rest]) => at.predict(at.shapeOf(sizes), ...rest))"
-    found = called(page, site, call, [given for given, _ in cases], "multi_gpu")
+    found = called(form.page, site, call, [given for given, _ in cases], "multi_gpu")
     for one, (_, expected) in zip(found, cases, strict=True):
         assert [tuple(message) for message in one["messages"]] == expected["messages"]
         numbers = (expected.keys() & one.keys()) - {"messages"}
@@ -64,15 +70,15 @@ def compare(site: Site, page: Page, cases: list[tuple[list, dict]]) -> None:
 
 
 def test_the_script_predicts_each_measured_strategy_as_the_snippet_does(
-    site: Site, page: Page, form: Locator, record: dict, rates: dict
+    site: Site, form: Locator, record: dict, rates: dict
 ) -> None:
-    known, bases = data(page), record["bases"]
+    known, bases = data(form.page), record["bases"]
     strategies = offered(known, record)
     assert len(strategies) == 7
     sizes = known["sizes"] | {"tied": True, "tokens": known["tokens"]}
     compare(
         site,
-        page,
+        form,
         [
             ([sizes, strategy, strategy["alone"], known["rates"][str(n)], n], predict(name, bases[name], rates[n], n))
             for name, strategy in strategies
@@ -82,19 +88,19 @@ def test_the_script_predicts_each_measured_strategy_as_the_snippet_does(
 
 
 def test_the_script_predicts_another_model_as_the_snippet_does(
-    site: Site, page: Page, form: Locator, record: dict, rates: dict
+    site: Site, form: Locator, record: dict, rates: dict
 ) -> None:
-    known, shape = data(page), record["runs"]["FSDP2, large"]["shape"]
+    known, shape = data(form.page), record["runs"]["FSDP2, large"]["shape"]
     parameters = 4 * (sum(map(sum, shape["layers"])) + shape["root"])
     sizes = LARGE | {"tied": True, "tokens": shape["tokens"]}
     cases = []
     for (name, strategy), step in itertools.product(offered(known, record), (STEP, SHORT)):
         base = {"shape": shape, "parameters": parameters, "state": 2 * parameters, **step}
         cases.append(([sizes, strategy, step, known["rates"]["2"], 2], predict(name, base, rates[2], 2)))
-    compare(site, page, cases)
+    compare(site, form, cases)
 
 
-def test_compute_and_link_overlap_in_the_script_as_in_the_snippet(site: Site, page: Page, form: Locator) -> None:
+def test_compute_and_link_overlap_in_the_script_as_in_the_snippet(site: Site, form: Locator) -> None:
     """In steps of all kinds: a model's layers are alike."""
     draw = random.Random(0)
 
@@ -103,15 +109,13 @@ def test_compute_and_link_overlap_in_the_script_as_in_the_snippet(site: Site, pa
 
     steps = [[Work(draw.randint(0, 5), some("all-gather"), some("all-reduce")) for _ in range(6)] for _ in range(99)]
     call = "given.map((works) => at.timeline(works, ([, took]) => took))"
-    found = called(page, site, call, [[asdict(work) for work in works] for works in steps], "multi_gpu")
+    found = called(form.page, site, call, [[asdict(work) for work in works] for works in steps], "multi_gpu")
     rates = {operation: {0: 0.0, 10: 10.0} for operation in ("all-gather", "all-reduce")}
     assert found == [timeline(works, rates) for works in steps]
 
 
-def test_each_measured_strategy_says_how_far_its_prediction_is_off(
-    page: Page, form: Locator, record: dict, rates: dict
-) -> None:
-    for name, _ in offered(data(page), record):
+def test_each_measured_strategy_says_how_far_its_prediction_is_off(form: Locator, record: dict, rates: dict) -> None:
+    for name, _ in offered(data(form.page), record):
         strategy = name.removeprefix("blocks, ").removesuffix(", whole")
         (how,) = (how for how, run in COMPILED.items() if run.format(strategy) == name)
         ask(form, strategy=strategy, compiled=how)
@@ -143,6 +147,8 @@ WIDE = {"width": "4096", "inner": "14336", "shared": "1024"}
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        # first, for the form keeps a step that was filled in
+        ({"model": "own"}, "Fill in your step on one GPU: forward, backward, update and peak."),
         ({"gpus": "8"}, "We measured 2 and 4 GPUs only."),
         (
             OWN | WIDE | {"gpus": "4"},
@@ -155,7 +161,6 @@ WIDE = {"width": "4096", "inner": "14336", "shared": "1024"}
         ),
         (OWN | {"peak": "300"}, "It does not fit: the GPU has "),
         (OWN | {"peak": "13"}, "Peak memory: expected more than the 18.4 GiB of parameters and state, got 13.0 GiB."),
-        ({"model": "own"}, "Fill in your step on one GPU: forward, backward, update and peak."),
         ({"tokens": "4096"}, "Fill in your step on one GPU: forward, backward, update and peak."),
         (OWN | {"embeddings": "untied"}, "DDP: tied embeddings only."),
         ({"gpus": "1"}, "GPUs: "),
@@ -174,21 +179,8 @@ def test_outside_of_what_was_measured_bytes_remain(form: Locator) -> None:
     assert row(form, "communication") == row(form, "memory") == "–"
 
 
-def test_a_step_that_was_filled_in_comes_back(form: Locator) -> None:
-    ours = form.locator("[name=forward]").input_value()
-    ask(form, **OWN)
-    own = row(form, "step")
-    assert "tokens/s" in own and row(form, "alone").startswith("Measure yours: ")
-    ask(form, model="measured")
-    expect(form.locator("[name=forward]")).to_have_value(ours)
-    assert row(form, "alone").startswith("Ours: ")
-    ask(form, model="own", strategy="FSDP2")
-    expect(form.locator("[name=forward]")).to_have_value("")  # each strategy has a base of its own
-    ask(form, strategy="DDP")
-    assert row(form, "step") == own
-
-
-def test_keys_alone_reach_it_and_what_changes_is_read_out(page: Page, form: Locator) -> None:
+def test_keys_alone_reach_it_and_what_changes_is_read_out(form: Locator) -> None:
+    page = form.page
     form.get_by_role("combobox", name="Strategy").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Tab")
@@ -206,3 +198,18 @@ def test_without_scripts_the_page_names_the_command(site: Site) -> None:
     text = (site.content(f"{site.prefix}{PAGE}index.md") or b"").decode()
     section = text.partition("## Calculate your own step")[2].partition("\n## ")[0]
     assert "run `python -m snippets.examples.multi_gpu`" in section and "your model" not in section
+
+
+def test_a_step_that_was_filled_in_comes_back(site: Site, page: Page) -> None:
+    form = opened(site, page, PAGE)  # the last test here, as it leaves the page
+    ours = form.locator("[name=forward]").input_value()
+    ask(form, **OWN)
+    own = row(form, "step")
+    assert "tokens/s" in own and row(form, "alone").startswith("Measure yours: ")
+    ask(form, model="measured")
+    expect(form.locator("[name=forward]")).to_have_value(ours)
+    assert row(form, "alone").startswith("Ours: ")
+    ask(form, model="own", strategy="FSDP2")
+    expect(form.locator("[name=forward]")).to_have_value("")  # each strategy has a base of its own
+    ask(form, strategy="DDP")
+    assert row(form, "step") == own

@@ -20,6 +20,7 @@ from tests.site.visited import AGAIN, LEFT_OUT, Visited
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
 PARTS = 8  # tests that share the pages: each visits every eighth
 MOST_BYTES = 500_000
+NARROWER = 1024, 390  # screens beside the desktop's
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
 LENGTH = "document.documentElement.scrollHeight"
 WIDTH = "document.documentElement.scrollWidth"
@@ -32,9 +33,18 @@ STRUCTURE = SHORT | {"rules": {name: {"enabled": False} for name in (*CONTRAST, 
 COLOURS = SHORT | {"runOnly": {"type": "rule", "values": CONTRAST}}
 OPEN = "document.querySelectorAll('details').forEach((details) => { details.open = true })"
 LOOKS = (Path(__file__).parent / "looks.js").read_text(encoding="utf-8")
-LOOKS_ALONE = """axe.configure({rules: [
-    {id: 'color-contrast', selector: '[data-rp-look]'}, {id: 'link-in-text-block', selector: 'a[href][data-rp-look]'},
-]})"""
+BOTH_MODES = """async ([known, everything, structure, colours]) => {
+    const looks = await rpLooks(known)
+    rpShorten()
+    axe.configure({rules: [
+        {id: 'color-contrast', selector: '[data-rp-look]'},
+        {id: 'link-in-text-block', selector: 'a[href][data-rp-look]'},
+    ]})
+    const dark = await axe.run(CONTEXT, looks.length ? everything : structure)
+    if (!looks.length) return [looks, dark.violations, []]
+    await rpSwitch('default')
+    return [looks, dark.violations, (await axe.run(CONTEXT, colours)).violations]
+}"""
 CODE = """[...document.querySelectorAll('.highlight pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.split('\\n').reduce((one, other) => other.length > one.length ? other : one))"""
 
@@ -53,7 +63,7 @@ CROWDED = """[...document.querySelectorAll('.rp-chart__plot')].flatMap((plot) =>
     return [...outside.map((text) => text.textContent + ' outside of its chart'), ...words]
 })"""
 
-COVERED = """() => {
+COVERED = """(() => {
     const header = document.querySelector('.md-header').getBoundingClientRect().bottom
     const boxes = [...document.querySelectorAll('article :is(.rp-chart__plot, table, pre)')]
     const loose = (element) => {
@@ -80,7 +90,7 @@ COVERED = """() => {
     }
     scrollTo(0, 0)
     return [...found]
-}"""  # what lies on a chart, a table or code while somebody scrolls through the page
+})()"""  # what lies on a chart, a table or code while somebody scrolls through the page
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +100,13 @@ def visited(site: Site, browser: Browser, pytestconfig: pytest.Config) -> Visite
     method = [browser.version, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in code)]
     again, run = (1, RUN) if pytestconfig.getoption("--fresh", False) else (AGAIN, "")
     return Visited(ROOT / ".cache" / "site-pages", site.unasked, " ".join(method), again, run)
+
+
+@pytest.fixture
+def page(page: Page) -> Page:
+    """Where nothing moves."""
+    page.emulate_media(reduced_motion="reduce")
+    return page
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -146,13 +163,12 @@ def faults_of(site: Site, page: Page, url: str, asked: list[str] | None = None) 
 
 
 def faults_at(site: Site, page: Page, url: str, asked: list[str] | None) -> list[str]:
-    page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(DESKTOP)
     with traffic_of(page) as traffic:
         found: list[str] = []
         try:
             found.extend(faults_seen(site, page, url, traffic))
-            page.evaluate("localStorage.clear(), sessionStorage.clear()")
+            page.evaluate("localStorage.clear(), sessionStorage.clear(), document.documentElement.hidden = true")
         except Error as error:
             found.append(f"browser: {error.message}")
     found += [f"console: {message}" for message in traffic.messages]
@@ -171,12 +187,15 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
     yield from weight(traffic.responses)
     page.evaluate(f"{OPEN};\n{LOOKS};\nrpLight()")
     yield from wide_code(page)
-    yield from wide_pages(page)
-    page.set_viewport_size(DESKTOP)
+    yield from wide_page(page, DESKTOP["width"])
     looks, found = in_both_modes(page, site.looks)
     yield from found
     if not found:
         site.looks.update(looks)
+    page.evaluate("rpRestore()")
+    for width in NARROWER:
+        page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
+        yield from wide_page(page, width)
 
 
 def with_rows(site: Site, url: str) -> list[str]:
@@ -209,14 +228,13 @@ def wide_code(page: Page) -> Iterator[str]:
     yield from (f"code: {line}" for line in page.evaluate(CODE) if len(line) <= 120)
 
 
-def wide_pages(page: Page) -> Iterator[str]:
-    """Widths of a screen at which the page scrolls sideways, or a chart's words lie on each other or beside it."""
-    for width in (DESKTOP["width"], 1024, 390):
-        page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
-        if (needed := page.evaluate(WIDTH)) > width:
-            yield f"width: {needed} pixels on a screen of {width}"
-        yield from (f"labels: {two} on a screen of {width}" for two in page.evaluate(CROWDED))
-        yield from (f"covered: {two} on a screen of {width}" for two in page.evaluate(COVERED))
+def wide_page(page: Page, width: int) -> Iterator[str]:
+    """Whether the page scrolls sideways on such a screen, or a chart's words lie on each other or beside it."""
+    needed, crowded, covered = page.evaluate(f"[{WIDTH}, {CROWDED}, {COVERED}]")
+    if needed > width:
+        yield f"width: {needed} pixels on a screen of {width}"
+    yield from (f"labels: {two} on a screen of {width}" for two in crowded)
+    yield from (f"covered: {two} on a screen of {width}" for two in covered)
 
 
 def weight(responses: list[Response]) -> Iterator[str]:
@@ -237,23 +255,20 @@ def in_both_modes(page: Page, known: Iterable[str], context: str = "document") -
 
     Contrast is that of these looks.
     """
-    looks = page.evaluate(
-        "async (known) => { const looks = await rpLooks(known); rpShorten(); return looks }", [*known]
-    )
     page.add_script_tag(url="/axe.js")
-    page.evaluate(LOOKS_ALONE)
-    found = violations(page, "dark", EVERYTHING if looks else STRUCTURE, context)
-    if looks:
-        page.evaluate("rpSwitch('default')")
-        found += violations(page, "light", COLOURS, context)
-    return looks, found
+    options = [EVERYTHING, STRUCTURE, COLOURS]
+    looks, dark, light = page.evaluate(BOTH_MODES.replace("CONTEXT", context), [[*known], *options])
+    return looks, [*serious(dark, "dark"), *serious(light, "light")]
 
 
 def violations(page: Page, scheme: str, options: dict, context: str = "document") -> list[str]:
     """What axe finds serious or critical, each with where it is. `context` is JavaScript: where axe looks."""
     if not page.evaluate("'axe' in window"):
         page.add_script_tag(url="/axe.js")
-    found = page.evaluate(f"(options) => axe.run({context}, options)", options)["violations"]
+    return serious(page.evaluate(f"(options) => axe.run({context}, options)", options)["violations"], scheme)
+
+
+def serious(found: list[dict], scheme: str) -> list[str]:
     return [
         f"{scheme if rule['id'] in CONTRAST else 'structure'}: {rule['id']}: {rule['help']}: "
         f"{rule['nodes'][0]['html'][:160]} ({len(rule['nodes'])}×)"
@@ -306,15 +321,22 @@ def test_each_fault_is_found(site: Site, page: Page) -> None:
     assert found == set(FAULTS)
 
 
-def test_words_that_are_readable_elsewhere_are_looked_at_on_another_ground(site: Site, page: Page) -> None:
-    """The same words in the same colour: on white they have enough contrast, on grey they have not."""
-    words = '<p class="words" style="color: #767676; background: none">words</p>'
+WORDS = """<div style="background: {}">
+    <p class="words" style="color: #767676; background: none; font: {} serif">words</p></div>"""
+ENOUGH = [("white", "16px"), ("#f0f0f0", "24px"), ("#f0f0f0", "bold 19px")]
+TOO_LITTLE = [("gray", "16px"), ("#f0f0f0", "16px"), ("#f0f0f0", "bold 18px")]
+
+
+def test_words_that_are_readable_elsewhere_are_looked_at_on_another_ground_and_where_they_are_small(
+    site: Site, page: Page
+) -> None:
+    """The same words in the same colour: on white they have enough contrast, on light grey where they are large."""
     stock = re.sub(
-        r"<article.*</article>", lambda _: "<article><h1>Ground</h1></article>", site.pages["404.html"], flags=re.S
+        r"<article.*</article>", lambda _: "<article><h1>Ground</h1>WORDS</article>", site.pages["404.html"], flags=re.S
     )
-    for ground in ("white", "gray"):
-        on = f'<h1>Ground</h1><div style="background: {ground}">{words}</div>'
-        site.added[f"{ground}/"] = stock.replace("<h1>Ground</h1>", on)
-    passed = faults_of(site, page, "white/")
-    found = {fault.partition(":")[0] for fault in faults_of(site, page, "gray/")}
-    assert (passed, found) == ([], {"light", "dark"})
+    site.added["enough/"] = stock.replace("WORDS", "".join(WORDS.format(*each) for each in ENOUGH))
+    assert faults_of(site, page, "enough/") == []
+    for each in TOO_LITTLE:
+        site.added["less/"] = stock.replace("WORDS", WORDS.format(*each))
+        found = {fault.partition(":")[0] for fault in faults_of(site, page, "less/")}
+        assert found == {"light", "dark"}, each

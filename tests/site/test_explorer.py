@@ -12,7 +12,8 @@ from docs.publish.markdown.markers import MARKER
 from tests.site.conftest import Site
 from tests.site.test_every_page import LOOKS, WIDTH, in_both_modes
 
-PAGE = "kernels/softmax/"
+WHOLE = "kernels/softmax/"
+PAGE = "kernels/viewer/"  # the same without its drawings, rows and code, which take a browser longest
 DATA = "compiled/softmax/"
 BESIDE = "kernels/rms-norm/", "compiled/rms_norm/"  # torch.compile's kernels stand beside ours
 COMPILER = "compiler/inductor-code/", "compiled/what-compile-does/"
@@ -44,6 +45,11 @@ def read(site: Site, url: str, data: str = DATA) -> str:
     content = site.content(site.prefix + urljoin(data, url))
     assert content is not None, f"nothing is served at {url}"
     return content.decode()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light(site: Site) -> None:
+    site.added[PAGE] = re.sub(r"<(svg|tbody|pre)\b.*?</\1>", "", site.html(WHOLE), flags=re.S)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +124,7 @@ def chosen(page: Page, name: str, side: int = 0) -> str:
 def test_nothing_is_loaded_before_it_is_opened(site: Site, page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(site.address + PAGE, wait_until="networkidle")
+    page.goto(site.address + WHOLE, wait_until="networkidle")
     assert not [url for url in asked if "/compiled/" in url]
     page.locator("a[data-explorer]").click()
     for pane in listings(page):
@@ -421,7 +427,7 @@ def test_an_index_that_cannot_be_loaded_leaves_a_link(site: Site, page: Page) ->
 def test_without_scripts_there_are_plain_listings(site: Site, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(site.address + PAGE)
+    page.goto(site.address + WHOLE)
     page.locator("a[data-explorer]").click()
     expect(page).to_have_url(site.address + DATA)
     plain = page.locator("a[href$='.txt']")

@@ -20,15 +20,16 @@ FIRST_THREE = """async (queries) => {
     const score = (link) => Number(link.firstElementChild.dataset.mdScore)
     const better = (best, link) => score(link) > score(best) ? link : best
     const best = (page) => [...page.querySelectorAll('a')].reduce(better).href
-    const answered = async (words, answer) => {
+    const answered = async (words) => {
         field.value = words
         field.dispatchEvent(new KeyboardEvent('keyup'))
-        while (!said.textContent.includes(answer)) await new Promise((done) => setTimeout(done))
+        while (!said.textContent.includes('matching document')) await new Promise((done) => setTimeout(done))
     }
     const found = []
     for (const words of queries) {
-        await answered('', 'Type to start searching')
-        await answered(words, 'matching document')
+        said.textContent = ''  // what the last words found is gone
+        document.querySelector('.md-search-result__list').replaceChildren()
+        await answered(words)
         found.push([...document.querySelectorAll('.md-search-result__item')].slice(0, 3).map(best))
     }
     return found
