@@ -528,7 +528,7 @@ def in_cells(notebook: nbformat.NotebookNode, path: str, script: str) -> bool:
 
 
 def test_each_script_is_a_notebook_with_the_same_code():
-    """And with the same bytes in each build: what the library draws at random would change each of them."""
+    """And with the same bytes in each build."""
     texts = {path: scripts.notebook(path, scripts.script(path)) for path in EMBEDDED}
     assert all(texts[path] == scripts.notebook(path, scripts.script(path)) for path in EMBEDDED[::20])
     notebooks = {path: nbformat.reads(text, as_version=4) for path, text in texts.items()}

@@ -5,15 +5,14 @@ to two things, or a file starts itself once more, the script carries all files i
 """
 
 import ast
+import itertools
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
-
-import jupytext
-import nbformat
+from typing import Any, NamedTuple
 
 from docs.publish.kept import in_a_build
 from docs.publish.markdown import markers
@@ -96,19 +95,34 @@ def notebook(path: str, text: str) -> str:
     A kernel is a file as well: the compiler of Triton reads its source there, and the reader imports it.
     """
     docstring = ast.get_docstring(ast.parse(text))
-    said, rest = docstring or Path(path).name, _split(text)[1] if docstring else text
     if path.startswith("kernels/") or PROGRAM.search(text):
         name = Path(path).name
         start = f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {name}"
-        cells = [nbformat.v4.new_code_cell(source) for source in (f"%%writefile {name}\n{text.rstrip()}", start)]
+        parts = [("code", f"%%writefile {name}\n{text.rstrip()}"), ("code", start)]
     else:
-        cells = [cell for cell in jupytext.reads(rest.lstrip(), fmt="py:light").cells if cell.source.strip()]
-    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(said), *cells], metadata=kernel)
-    for number, cell in enumerate(made.cells):
-        cell["id"] = f"{number:03}"  # the library draws them at random, and each build would differ
-        cell["metadata"] = {}
-    return nbformat.writes(made)
+        parts = [*paragraphs((_split(text)[1] if docstring else text).lstrip())]
+    of_code: dict[str, Any] = {"execution_count": None, "outputs": []}
+    cells = [
+        {"cell_type": kind, "id": f"{number:03}", "metadata": {}, "source": source.splitlines(True)}
+        | (of_code if kind == "code" else {})
+        for number, (kind, source) in enumerate([("markdown", docstring or Path(path).name), *parts])
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    made = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(made, ensure_ascii=False, indent=1, sort_keys=True)
+
+
+def paragraphs(text: str) -> Iterator[tuple[str, str]]:
+    """("code", …) or, of comments alone, ("markdown", …): what blank lines divide that stand in no statement."""
+    whole = {line for node in ast.parse(text).body for line in range(_first(node), (node.end_lineno or 0) + 1)}
+    lines = text.splitlines()
+    ends = [number for number, line in enumerate(lines, 1) if not line.strip() and number not in whole]
+    for before, end in itertools.pairwise([0, *ends, len(lines) + 1]):
+        if part := lines[before : end - 1]:
+            if all(line.startswith("#") for line in part):
+                yield "markdown", "\n".join(re.sub("^# ?", "", line) for line in part)
+            else:
+                yield "code", "\n".join(part)
 
 
 # ---- what a file uses -----------------------------------------------------------------------------------------------

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import jupytext
-import nbformat
 import pygments
 import pymdownx.highlight
 from mkdocs.config.defaults import MkDocsConfig
@@ -183,7 +181,7 @@ def _tools(root: Path) -> str:
         path.relative_to(root).as_posix() for folder in scripts.OURS for path in (root / folder).rglob("*.py")
     )
     made_by = [(ROOT / "docs/publish/markdown" / name).read_text() for name in ("scripts.py", "markers.py")]
-    return kept.key(files, made_by, sys.version, jupytext.__version__, nbformat.__version__)
+    return kept.key(files, made_by, sys.version)
 
 
 def coloured(code: str, lexer: Any, formatter: Any) -> str:
