@@ -14,6 +14,8 @@ KINDS = {  # type, flags, link, info and size of an entry of each
     NAMES: (3, 0, 0, 0, 0), STRINGS: (3, 0, 0, 0, 0), SYMBOLS: (2, 0, STRINGS, 0, SYMBOL.size),
     LINES: (1, 0, 0, 0, 0), PLACES: (4, 0x40, SYMBOLS, LINES, 24),
 }  # fmt: skip
+CARRIED = b".text.", b".rel.text.", b".rela.text."
+COMPILER = b".note.nv.tkinfo", b".note.nv.cuinfo", b".nv.compat"  # say sm_100a, where else the file has sm_100
 OF = "__of"  # names are told apart by the number of their binary: forward_kernel__of7
 CODE = re.compile(rf"^//-{{9,}} \.text\.\S+?{OF}(\d+) +-{{9,}}$(.*?)(?=^//-{{9,}} |\Z)", re.MULTILINE | re.DOTALL)
 LABEL = re.compile(r"\.L_x_(\d+)")
@@ -21,8 +23,9 @@ LABEL = re.compile(r"\.L_x_(\d+)")
 
 def disassembled(cubins: Sequence[bytes]) -> list[str]:
     """What `nvdisasm -gp -ndf -c` prints of the code in each of these binaries, which are for one GPU."""
-    texts = [""] * len(cubins)
-    for number, text in CODE.findall(tool("nvdisasm", "-gp", "-ndf", "-c", merged(cubins))):
+    listing = tool("nvdisasm", "-gp", "-ndf", "-c", merged(cubins))
+    texts = [listing.partition("//-----")[0]] * len(cubins)
+    for number, text in CODE.findall(listing):
         texts[int(number)] += text
     return [_alone(text.replace(f"{OF}{number}", "")) for number, text in enumerate(texts)]
 
@@ -47,11 +50,8 @@ def merged(cubins: Sequence[bytes]) -> bytes:
         sections = _sections(cubin)
         by_name = {name: content for name, _, content in sections}
         before, lines = len(contents[SYMBOLS]) // SYMBOL.size, len(contents[LINES])
-        own = [
-            index
-            for index, (name, *_) in enumerate(sections)
-            if name.startswith((b".text.", b".rel.text.", b".rela.text."))
-        ]
+        own = [index for index, (name, *_) in enumerate(sections) if name.startswith(CARRIED)]
+        own += [index for index, (name, *_) in enumerate(sections) if name in COMPILER and not number]
         places = {index: len(headers) + at for at, index in enumerate(own)}
         places |= {index: TABLES.index(name) for index, (name, *_) in enumerate(sections) if name in TABLES}
         for name, *rest, section, value, size in SYMBOL.iter_unpack(by_name[b".symtab"]):
@@ -66,11 +66,13 @@ def merged(cubins: Sequence[bytes]) -> bytes:
                 contents[PLACES] += _moved(content, header[9], lines, before, bytes(24 - header[9]))
         for index in own:
             name, header, content = sections[index]
-            relocates = name.startswith(b".rel")
+            relocates, says = name.startswith(b".rel"), name in COMPILER
             header[6] = places.get(header[6], 0)
-            header[7] = places[header[7]] if relocates else header[7] + before  # a section; the symbol of the kernel
+            header[7] = (
+                places.get(header[7], 0) if relocates or says else header[7] + before
+            )  # a section; the symbol of the kernel
             headers.append(header)
-            names.append(name + end[:-1])
+            names.append(name if name in COMPILER else name + end[:-1])
             contents.append(bytearray(_moved(content, header[9], 0, before) if relocates else content))
     return _file(cubins[0][:64], names, headers, contents)
 
