@@ -18,7 +18,7 @@ CARRIED = b".text.", b".rel.text.", b".rela.text."
 COMPILER = b".note.nv.tkinfo", b".note.nv.cuinfo", b".nv.compat"  # say sm_100a, where else the file has sm_100
 OF = "__of"  # names are told apart by the number of their binary: forward_kernel__of7
 CODE = re.compile(rf"^//-{{9,}} \.text\.\S+?{OF}(\d+) +-{{9,}}$(.*?)(?=^//-{{9,}} |\Z)", re.MULTILINE | re.DOTALL)
-LABEL = re.compile(r"\.L_x_(\d+)")
+LABEL, WITHIN = re.compile(r"\.L_x_(\d+)"), re.compile(r"\.size\s+\S+,\((?!\.L_x_)")
 
 
 def disassembled(cubins: Sequence[bytes]) -> list[str]:
@@ -31,9 +31,12 @@ def disassembled(cubins: Sequence[bytes]) -> list[str]:
 
 
 def _alone(text: str) -> str:
-    """With the labels counted from 0."""
+    """With the labels counted from 0; before the last one, at the end, come the ends of functions within."""
     labels = sorted(set(map(int, LABEL.findall(text))))
-    return LABEL.sub(lambda label: f".L_x_{labels.index(int(label[1]))}", text)
+    numbers = {label: number for number, label in enumerate(labels)}
+    if labels:
+        numbers[labels[-1]] += len(WITHIN.findall(text))
+    return LABEL.sub(lambda label: f".L_x_{numbers[int(label[1])]}", text)
 
 
 def merged(cubins: Sequence[bytes]) -> bytes:
