@@ -149,11 +149,6 @@ def bits(opcode: str) -> int:
     return next((_BITS[part] for part in opcode.split("_") if part in _BITS), 32)
 
 
-@functools.cache  # a kernel has thousands of instructions, and few opcodes
-def _is(pattern: str, opcode: str) -> bool:
-    return bool(re.fullmatch(pattern, opcode.partition(".")[0]))
-
-
 def facts(compiled: CompiledKernel, target: str) -> Facts:
     """Read off the machine code, and off the resources that its header asks for."""
     return facts_of([line.opcode for line in machine_code(compiled) if line.opcode], compiled, target)
@@ -163,7 +158,7 @@ def facts_of(opcodes: Sequence[str], compiled: CompiledKernel, target: str) -> F
     """The facts of a kernel whose machine code has these instructions."""
     cuda = TARGETS[target].backend == "cuda"
     found = {
-        kind: [opcode for opcode in opcodes if _is(pattern, opcode)]
+        kind: [opcode for opcode in opcodes if re.fullmatch(pattern, opcode.split(".")[0])]
         for kind, pattern in (_CUDA if cuda else _HIP).items()
     }
     if cuda:
@@ -208,8 +203,7 @@ def machine_code(compiled: CompiledKernel) -> list[Line]:
         return assembly(compiled.asm["amdgcn"], file)
     made_of = [line.source for line in assembly(compiled.asm["ptx"], file)]
     lines, at = [], None
-    listing = compiled.asm.get("nvdisasm") or tool("nvdisasm", "-gp", "-ndf", "-c", compiled.asm["cubin"])
-    for text in listing.splitlines():
+    for text in tool("nvdisasm", "-gp", "-ndf", "-c", compiled.asm["cubin"]).splitlines():
         if place := re.search(r'nv_debug_ptx_txt", line (\d+)', text):
             at = made_of[int(place[1]) - 1] if int(place[1]) <= len(made_of) else None
         elif found := SASS.match(text):
@@ -219,18 +213,14 @@ def machine_code(compiled: CompiledKernel) -> list[Line]:
     return lines
 
 
-_LOC, _INSTRUCTION = re.compile(r"\s*\.loc\s"), re.compile(r"\s+(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s")
-
-
-@functools.lru_cache(1)
 def assembly(text: str, file: str) -> list[Line]:
     """PTX or AMDGCN, whose .loc lines say in a comment where what follows came from: x.py:3:4 @[ kernel.py:5:6 ]."""
     lines, at = [], None
     for line in text.splitlines():
-        if _LOC.match(line):
+        if re.match(r"\s*\.loc\s", line):
             place = re.search(rf"{re.escape(file)}:([1-9]\d*)", line)  # a line 0 is of what the compiler added
             at = int(place[1]) if place else None
-        opcode = _INSTRUCTION.match(line)
+        opcode = re.match(r"\s+(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s", line)
         lines.append(Line(line, opcode[1] if opcode else "", at if opcode else None))
     return lines
 
@@ -293,8 +283,9 @@ def troubles(compiled: CompiledKernel) -> dict[str, Counter[int | None]]:
     """What a fast kernel should not have: how many instructions of it came from which line of the kernel."""
     found: dict[str, Counter[int | None]] = {}
     for line in machine_code(compiled):
-        kinds = [kind for kind, pattern in _TROUBLES.items() if _is(pattern, line.opcode)]
-        if _is(f"{_CUDA['loads']}|{_CUDA['stores']}|{_HIP['loads']}|{_HIP['stores']}", line.opcode):
+        name = line.opcode.split(".")[0]
+        kinds = [kind for kind, pattern in _TROUBLES.items() if re.fullmatch(pattern, name)]
+        if re.fullmatch(f"{_CUDA['loads']}|{_CUDA['stores']}|{_HIP['loads']}|{_HIP['stores']}", name):
             kinds += [f"accesses of {bits(line.opcode)} bits"] if bits(line.opcode) < 32 else []
         for kind in kinds:
             found.setdefault(kind, Counter())[line.source] += 1
