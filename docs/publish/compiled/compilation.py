@@ -91,7 +91,10 @@ def compiled(compilations: Sequence[Compilation]) -> Iterator[dict[str, Any]]:
     cubins = [binary.asm["cubin"] for binary, _ in binaries if "cubin" in binary.asm]
     listings = dict(zip(cubins, disassembled(cubins), strict=True)) if cubins else {}
     tool, assembly = compiled_code.tool, functools.lru_cache(1)(compiled_code.assembly)
-    once = {"tool": lambda name, *of: listings[of[-1]] if name == "nvdisasm" else tool(name, *of), "assembly": assembly}
+    once: dict[str, Any] = {
+        "tool": lambda name, *of: listings[of[-1]] if name == "nvdisasm" else tool(name, *of),
+        "assembly": assembly,
+    }
     for compilation, (binary, seconds) in zip(compilations, binaries, strict=True):
         with mock.patch.multiple(compiled_code, **once):
             seen = _seen(compilation, binary)
