@@ -76,18 +76,19 @@ def _case(name: str) -> Case:
     return of_module(importlib.import_module(f"tests.benchmarks.kernels.{name}"))
 
 
-def launched(name: str, points: Iterable[Point], target: str) -> Iterator[tuple[Point, list[Launch]]]:
-    """What the timed call of kernels/<name>.py launches at each point."""
+def launched(name: str, points: Iterable[tuple[Point, Iterable[str]]]) -> Iterator[tuple[Point, str, list[Launch]]]:
+    """What the timed call of kernels/<name>.py launches at each point, on each of the targets given for it."""
     kernel, case = importlib.import_module(f"kernels.{name}"), _case(name)
     computing = mock.patch.multiple(Tensor, **UNCOMPUTED)
-    for point in points:
+    for point, targets in points:
         with Unwritten(), computing:
             ours = case.prepare(point, torch.device("cpu")).variants["ours"]
-            with recording(kernel, target) as launches:
-                call = ours.build()  # a backward's runs the forward
-                launches.clear()
-                call()
-            yield point, launches
+            for target in targets:
+                with recording(kernel, target) as launches:
+                    call = ours.build()  # a backward's runs the forward
+                    launches.clear()
+                    call()
+                yield point, target, launches
 
 
 @contextlib.contextmanager

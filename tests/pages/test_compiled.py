@@ -6,6 +6,7 @@ allowed nevertheless stands in the kernel's own tests, as MACHINE_CODE, with its
 
 import ast
 import dataclasses
+import functools
 import gzip
 import importlib
 import itertools
@@ -144,6 +145,7 @@ def test_a_dot_has_tensor_cores_and_nothing_else_has():
     assert not wrong
 
 
+@functools.cache
 def with_a_dot(name: str) -> set[str]:
     """The functions of a kernel file that call tl.dot, themselves or by another of its functions."""
     tree = ast.parse((ROOT / "kernels" / f"{name}.py").read_text(encoding="utf-8"))

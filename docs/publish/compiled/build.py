@@ -38,7 +38,7 @@ LISTED = ["32768x4096", "8192x16384"]  # shapes; where a page speaks of others, 
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # what the launch tables choose
 SOURCES = (
     TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
-    *(f"tests/benchmarks/{name}.py" for name in ("launches", "stand_ins", "case", "sides", "blocks")),
+    *(f"tests/benchmarks/{name}.py" for name in ("launches", "stand_ins", "case", "sides", "blocks", "disassembly")),
 )  # fmt: skip
 
 
@@ -87,12 +87,12 @@ def plan_of(name: str) -> Plan:
     points = published(name)
     widest = max(point.shape.get("columns", 0) for point in points)
     some = [point for point in points if is_listed(name, point) or point.shape.get("columns") == widest]
+    targets = targets_of(name)
     plan = []
-    for target in targets_of(name):
-        for point, launches in launched(name, points if target == TIMED else some, target):
-            shown = is_listed(name, point)
-            plan.append((point, target, [of_launch(name, launch, target, shown) for launch in launches]))
-    return sorted(plan, key=lambda planned: points.index(planned[0]))  # as the case has them
+    for point, target, launches in launched(name, ((each, targets if each in some else [TIMED]) for each in points)):
+        shown = is_listed(name, point)
+        plan.append((point, target, [of_launch(name, launch, target, shown) for launch in launches]))
+    return plan
 
 
 def targets_of(name: str) -> list[str]:

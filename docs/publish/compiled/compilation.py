@@ -3,19 +3,19 @@
 import functools
 import hashlib
 import importlib
-import itertools
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import triton
 from triton.compiler import ASTSource, CompiledKernel
 
 from docs.publish import kept
 from snippets.validation import compiled_code
+from tests.benchmarks.disassembly import disassembled
 from tests.benchmarks.launches import Launch, specialised
 from tests.benchmarks.source import ROOT
 
@@ -88,29 +88,37 @@ def compiled(compilations: Sequence[Compilation]) -> Iterator[dict[str, Any]]:
         compiled_code.Refused: Triton does not compile one.
     """
     binaries = [_compiled(compilation) for compilation in compilations]
-    together = iter(
-        _opcodes(
-            [binary for compilation, (binary, _) in zip(compilations, binaries, strict=True) if not compilation.listed]
-        )
-    )
+    cubins = [binary.asm["cubin"] for binary, _ in binaries if "cubin" in binary.asm]
+    listings = dict(zip(cubins, disassembled(cubins), strict=True)) if cubins else {}
+    tool, assembly = compiled_code.tool, functools.lru_cache(1)(compiled_code.assembly)
+    once: dict[str, Any] = {
+        "tool": lambda name, *of: listings[of[-1]] if name == "nvdisasm" else tool(name, *of),
+        "assembly": assembly,
+    }
     for compilation, (binary, seconds) in zip(compilations, binaries, strict=True):
-        opcodes = _disassembled(binary) if compilation.listed else next(together)
-        facts = asdict(compiled_code.facts_of(opcodes, binary, compilation.target))
-        result = {
-            "facts": facts,
-            "seconds": seconds,
-            "hash": hashlib.sha256(binary.asm["cubin" if "cubin" in binary.asm else "hsaco"]).hexdigest()[:16],
-            "narrow": _narrow(binary),
-            "troubles": {},
-            "listings": {},
-        }
-        if compilation.listed or facts["spilled"] or facts["fp64"]:
-            troubles = compiled_code.troubles(binary).items()
-            result["troubles"] = {kind: dict(lines) for kind, lines in troubles}
-        if compilation.listed:
-            listings = compiled_code.listings(binary).items()
-            result["listings"] = {form: compiled_code.as_text(lines) for form, lines in listings}
-        yield result
+        with mock.patch.multiple(compiled_code, **once):
+            seen = _seen(compilation, binary)
+        compiled_code.machine_code.cache_clear()  # nobody looks at it again
+        yield seen | {"seconds": seconds}
+
+
+def _seen(compilation: Compilation, binary: CompiledKernel) -> dict[str, Any]:
+    """All but the seconds."""
+    facts = asdict(compiled_code.facts(binary, compilation.target))
+    result: dict[str, Any] = {
+        "facts": facts,
+        "hash": hashlib.sha256(binary.asm["cubin" if "cubin" in binary.asm else "hsaco"]).hexdigest()[:16],
+        "narrow": _narrow(binary),
+        "troubles": {},
+        "listings": {},
+    }
+    if compilation.listed or facts["spilled"] or facts["fp64"]:
+        troubles = compiled_code.troubles(binary).items()
+        result["troubles"] = {kind: dict(lines) for kind, lines in troubles}
+    if compilation.listed:
+        listings = compiled_code.listings(binary).items()
+        result["listings"] = {form: compiled_code.as_text(lines) for form, lines in listings}
+    return result
 
 
 def _compiled(compilation: Compilation) -> tuple[CompiledKernel, float]:
@@ -119,46 +127,23 @@ def _compiled(compilation: Compilation) -> tuple[CompiledKernel, float]:
     return compiled_code.compile_for(source, compilation.target, **compilation.options)
 
 
-def _disassembled(binary: CompiledKernel) -> list[str]:
-    """The opcodes of a binary whose machine code is listed, too, and therefore kept."""
-    return [line.opcode for line in compiled_code.machine_code(binary) if line.opcode]
-
-
-def _opcodes(binaries: Sequence[CompiledKernel]) -> list[list[str]]:
-    """Of each. To start the disassembler takes as long as to compile a kernel, so NVIDIA's go through it in one."""
-    if not binaries or "cubin" not in binaries[0].asm:
-        return [_disassembled(binary) for binary in binaries]
-    codes = [_text_section(binary.asm["cubin"]) for binary in binaries]
-    architecture = re.search(r"\.target sm_(\w+)", binaries[0].asm["ptx"])
-    assert architecture
-    listing = compiled_code.tool("nvdisasm", "-ndf", "-b", f"SM{architecture[1]}", b"".join(codes)).splitlines()
-    opcodes = iter([found[1] for line in listing if (found := compiled_code.SASS.match(line))])
-    return [list(itertools.islice(opcodes, len(code) // 16)) for code in codes]
-
-
 def _narrow(binary: CompiledKernel) -> dict[str, list[int]]:
     """By line of the source, the widths in bits of its accesses to global memory that are narrower than 128."""
     found: dict[str, list[int]] = {}
     file = Path(binary.src.fn.fn.__code__.co_filename).name
     for line in compiled_code.assembly(binary.asm.get("ptx") or binary.asm["amdgcn"], file):
-        if ptx := re.match(r"(?:ld|st)\.global.*?(?:\.v(\d))?\.[a-z]+(\d+)$", line.opcode):
-            bits = int(ptx[1] or 1) * int(ptx[2])
-        elif re.match(r"(?:global|buffer|flat)_(?:load|store)", line.opcode):
-            bits = compiled_code.bits(line.opcode)
-        else:
-            continue
-        if bits < 128:
+        if (bits := _width(line.opcode)) < 128:
             found.setdefault(str(line.source), []).append(bits)
     return found
 
 
-def _text_section(cubin: bytes) -> bytes:
-    """The instructions in an ELF file: what its one section named .text.KERNEL holds."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, number, names = struct.unpack_from("<HHH", cubin, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, table + index * size) for index in range(number)]
-    (section,) = (h for h in headers if cubin[headers[names][4] + h[0] :].startswith(b".text."))
-    return cubin[section[4] : section[4] + section[5]]
+@functools.cache
+def _width(opcode: str) -> int:
+    """Of an access to global memory, in bits; 128 of all else."""
+    if ptx := re.match(r"(?:ld|st)\.global.*?(?:\.v(\d))?\.[a-z]+(\d+)$", opcode):
+        return int(ptx[1] or 1) * int(ptx[2])
+    amd = re.match(r"(?:global|buffer|flat)_(?:load|store)", opcode)
+    return compiled_code.bits(opcode) if amd else 128
 
 
 @functools.cache
