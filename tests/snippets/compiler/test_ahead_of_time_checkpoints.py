@@ -92,3 +92,14 @@ def test_a_buffer_that_the_checkpoint_lacks_stays_on_meta(tmp_path: Path):
     torch.save(Part().state_dict(), tmp_path / "weights.pt")
     part = loaded(Part, tmp_path / "weights.pt")
     assert (part.weight.device.type, part.table.device.type) == ("cpu", "meta")
+
+
+def test_tied_weights_become_two_parameters(tmp_path: Path):
+    def tied() -> nn.Module:
+        model = nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 4, bias=False))
+        model[1].weight = model[0].weight
+        return model
+
+    torch.save(tied().state_dict(), tmp_path / "tied.pt")
+    embedding, head = loaded(tied, tmp_path / "tied.pt")
+    assert embedding.weight is not head.weight and torch.equal(embedding.weight, head.weight)

@@ -1,8 +1,12 @@
 """What marks on a size promise, and what is refused."""
 
 import re
+from collections.abc import Callable
 
+import pytest
 import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from snippets.compiler.recompilation_marks import attend, attend_checked, of_marked, of_unbacked
 
@@ -20,3 +24,16 @@ def test_attention_needs_to_know_that_an_unbacked_length_is_not_0():
     asks = "Could not guard on data-dependent expression Eq(u"
     assert of_unbacked(attend).startswith(asks if TORCH < (2, 15) else "one graph")
     assert of_unbacked(attend_checked) == "one graph"
+
+
+@pytest.mark.parametrize("way", (lambda x: x.double(), lambda x: x[:], lambda x: x), ids=("to", "slice", "itself"))
+def test_a_mark_stays_with_its_tensor(way: Callable[[Tensor], Tensor]):
+    torch.compiler.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(torch.sin, backend=counter)
+    for length in (5, 6):
+        x = torch.ones(length)
+        torch._dynamo.mark_dynamic(x, 0)
+        given = way(x)
+        compiled(given)
+    assert counter.frame_count == (1 if given is x else 2)

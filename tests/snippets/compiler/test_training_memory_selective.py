@@ -1,6 +1,6 @@
 """What a selective checkpoint repeats depends on its list, and dropout keeps its mask in it, as under no budget."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -57,11 +57,27 @@ def test_dropout_has_one_mask():
     torch.testing.assert_close(*found)
 
 
-def test_under_a_budget_inductor_gives_dropout_another_mask_in_backward():
+def dropout(x: Tensor) -> Tensor:
+    return F.dropout(x, 0.5)
+
+
+def stochastic_depth(x: Tensor) -> Tensor:
+    return x * x.new_empty(len(x), 1).bernoulli_(0.5)
+
+
+def noise(x: Tensor) -> Tensor:
+    return x * torch.randn_like(x)
+
+
+@pytest.mark.parametrize(
+    "drawn, backend",
+    ((dropout, "inductor"), (stochastic_depth, "aot_eager_decomp_partition"), (noise, "aot_eager_decomp_partition")),
+)
+def test_under_a_budget_backward_draws_other_numbers(drawn: Callable[[Tensor], Tensor], backend: str):
     """The page says so. Fixed in PyTorch? Then its warning goes."""
 
     def dropped(x: Tensor, weight: Tensor) -> Tensor:
-        return (F.dropout((x @ weight).sigmoid(), 0.5) @ x.mT).sum()
+        return (drawn((x @ weight).sigmoid()) @ x.mT).sum()
 
     found = []
     for budget in (1.0, 0.9):
@@ -69,7 +85,7 @@ def test_under_a_budget_inductor_gives_dropout_another_mask_in_backward():
         x, weight = torch.randn(64, 32), torch.randn(32, 32, requires_grad=True)
         torch.compiler.reset()
         with torch._functorch.config.patch(activation_memory_budget=budget):
-            loss = torch.compile(dropped)(x, weight)
+            loss = torch.compile(dropped, backend=backend)(x, weight)
         found.append((loss.detach(), *torch.autograd.grad(loss, weight)))
     (loss, gradient), (same, other) = found
     assert torch.equal(loss, same)

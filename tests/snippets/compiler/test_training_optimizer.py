@@ -64,3 +64,22 @@ def test_a_tensor_as_learning_rate_keeps_foreach_only_where_the_update_is_compil
 def test_foreach_refuses_a_tensor_as_learning_rate_unless_it_is_capturable():
     with pytest.raises(ValueError, match="lr as a Tensor is not supported for capturable=False and foreach=True"):
         torch.optim.AdamW([nn.Parameter(torch.ones(8))], lr=torch.tensor(0.5), foreach=True)
+
+
+@pytest.mark.parametrize("clone", (False, True))
+def test_a_schedule_of_one_group_changes_all_that_share_the_tensor(clone: bool):
+    groups = [{"params": [nn.Parameter(torch.ones(1))]} for _ in range(2)]
+    update = torch.optim.AdamW(groups, lr=torch.tensor(1.0))
+    if clone:
+        for group in update.param_groups:
+            group["lr"] = group["lr"].clone()
+    torch.optim.lr_scheduler.LambdaLR(update, [lambda _: 0.5, lambda _: 0.25])
+    assert [float(group["lr"]) for group in update.param_groups] == ([0.5, 0.25] if clone else [0.25, 0.25])
+
+
+def test_a_checkpoint_brings_its_float_back():
+    parameters = [nn.Parameter(torch.ones(1))]
+    saved = torch.optim.AdamW(parameters, lr=0.5).state_dict()
+    update = torch.optim.AdamW(parameters, lr=torch.tensor(0.5))
+    update.load_state_dict(saved)
+    assert isinstance(update.param_groups[0]["lr"], float)
