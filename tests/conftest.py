@@ -20,7 +20,6 @@ pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds", "tests.site.
 
 ROOT = Path(__file__).parents[1]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-FRESH = {"snippets.compiler.reading_the_output"}  # scripts that print how deep the stack is, or what torch reads once
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
 TRACE = logging.getLogger("torch.__trace")
@@ -120,7 +119,7 @@ def script(
 
     def finished(module: str, device: str = HERE, *arguments: str) -> CompletedProcess[str]:
         run = key(module, repr([captures.ENVIRONMENT[device], arguments]))
-        if module in FRESH or device == "cuda":  # a GPU that the server has asked for is lost to its children
+        if device == "cuda":  # a GPU that the server has asked for is lost to its children
             return once(run, lambda: captures.finished(module, device, *arguments))
         return once(run, lambda: forked(["-m", module, *arguments], device=device))
 

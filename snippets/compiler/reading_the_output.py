@@ -118,9 +118,9 @@ def main() -> None:
     print("==== logs")
     print(f"{'TORCH_LOGS=':<18} entries  lines  the first line")
     for name in (*CAUSED, *LOGS, *TRITON):
-        text = "\n".join(entries[name])
-        first = next((line.strip(" =") for line in shown(text).splitlines() if line.strip(" =")), "(nothing)")
-        print(f"{name:<18} {len(entries[name]):7} {len(text.splitlines()):6}  {first[:62]}")
+        lines = "\n".join(map(shown, entries[name])).splitlines()
+        first = next((line.strip(" =") for line in lines if line.strip(" =")), "(nothing)")
+        print(f"{name:<18} {len(entries[name]):7} {len(lines):6}  {first[:62]}")
     for name in (*CAUSED, *LOGS, *TRITON):
         print(f"==== {name}")
         print("\n".join(shown(entry) for entry in entries[name]))
@@ -149,7 +149,7 @@ def shown(entry: str) -> str:
     entry = entry.partition("\nUser code traceback")[0]
     entry = re.sub(r"#? ?File: .*?([\w.]+\.py):(\d+) in (\w+), code: ", r"# \1:\2 in \3: ", entry)
     entry = re.sub(r"/\S+/(?=snippets/|torch/)", "", entry)
-    entry = re.sub(r"\b\d{12,}\b", "…", entry)  # identities of objects
+    entry = re.sub(r"\b\d{12,}\b|(?<=eval_with_key>\.)\d+|(?<=latency = )[\d.]+", "…", entry)  # the first: identities
     return re.sub(r"__compiled_fn_\d+_\w+", "__compiled_fn", entry)
 
 
