@@ -95,7 +95,7 @@ def refuse_other_linears(model: nn.Module, *ends: str) -> None:
     """Weights are used as they are: an adapter or a bias would be lost without an error."""
     for name, module in model.named_modules():
         if name.endswith(ends) and (type(module) is not nn.Linear or module.bias is not None):
-            raise ValueError(f"{name}: expected a plain nn.Linear without bias, got {module}")
+            raise ValueError(f"{name}: expected a plain nn.Linear without bias, got {type(module).__name__}")
 
 
 # --8<-- [end:chunks]
