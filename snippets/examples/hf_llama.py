@@ -28,9 +28,14 @@ LLAMA_8B = LLAMA | {
 # --8<-- [start:patch]
 def patch(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """All three changes. The training loop calls what this returns in place of optimizer.step()."""
+    model.config.use_cache = False  # with a cache each layer has a graph of its own, and from the ninth on none
     for layer in model.model.layers:
         layer.compile()
     keeping_columns(loss_in_chunks, model)
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = False, True
+        if isinstance(group["lr"], torch.Tensor):  # a schedule fills it in place, so no two groups may share it
+            group["lr"], group["capturable"] = group["lr"].clone(), True
     return update_compiled(optimizer)
 
 

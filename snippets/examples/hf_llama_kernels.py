@@ -11,7 +11,7 @@ from kernels.add_rms_norm import add_rms_norm
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
 from kernels.swiglu import swiglu
-from snippets.examples.hf_llama_chunks import refuse_other_linears, trained_by
+from snippets.examples.hf_llama_chunks import trained_by
 from snippets.examples.llama_functions import Projections
 from snippets.examples.llama_kernels import attend, heads
 
@@ -19,10 +19,9 @@ from snippets.examples.llama_kernels import attend, heads
 # --8<-- [start:kernels]
 def with_kernels(model: nn.Module) -> nn.Module:
     """In training, layers and loss by Triton kernels. For plain training: whatever they cannot do, they refuse."""
-    refuse_other_linears(model, "_proj")
     if model.config.hidden_act != "silu" or model.config.attention_dropout:
         raise ValueError("config: expected hidden_act='silu' and attention_dropout=0")
-    return trained_by(functools.partial(by_kernels, model), model)
+    return trained_by(by_kernels, model, "_proj", "lm_head")
 
 
 def by_kernels(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, **options: object) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
@@ -37,6 +38,38 @@ def test_the_patch_trains_as_the_library_does() -> None:
             losses.append(loss.detach())
     torch.testing.assert_close(losses[:2], losses[2:])
     assert losses[0] > losses[1]
+
+
+def test_all_layers_share_a_graph_though_the_library_keeps_a_cache_by_default() -> None:
+    own = llama_model.make_model(TIED | {"num_hidden_layers": 3}, HERE, torch.float32)
+    own.config.use_cache = True
+    hf_llama.patch(own, llama_model.make_optimizer(own))
+    counters.clear()
+    own(input_ids=tokens(), labels=tokens()).loss.backward()
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("given", [{"lr": 1e-2}, {"lr": 1e-2, "fused": True}, {"lr": torch.tensor(1e-2)}], ids=str)
+def test_groups_of_parameters_keep_their_own_learning_rates(given: dict[str, object]) -> None:
+    ends, rates = [], []
+    for patched in (False, True):
+        torch.manual_seed(0)
+        own = llama_model.make_model(TIED | {"num_hidden_layers": 1}, HERE, torch.float32)
+        decayed, others = ([p for p in own.parameters() if (p.dim() > 1) == many] for many in (True, False))
+        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, **(given if patched else {"lr": 1e-2}))
+        step = hf_llama.patch(own, optimizer) if patched else optimizer.step
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda n: 1 / (1 + n), lambda n: 0.1 ** (1 + n)])
+        for _ in range(3):
+            for p in own.parameters():
+                p.grad = p.detach() + 1
+            step()
+            schedule.step()
+        ends.append([p.detach() for p in own.parameters()])
+        rates.append([float(group["lr"]) for group in optimizer.param_groups])
+    assert rates[1] == pytest.approx(rates[0])
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("part", ["", case.LAYERS, case.MIXED])

@@ -1,5 +1,6 @@
 """The loss in chunks is the library's, for the Trainer, too; and what the tests of these changes share."""
 
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
@@ -18,6 +20,7 @@ HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (
     (torch.float32, torch.bfloat16) if HERE.type == "cuda" else (torch.float32,)
 )  # the interpreter rounds otherwise
+CHANGES = hf_llama_chunks.loss_in_chunks, hf_llama_kernels.with_kernels
 TIED = llama_model.TINY | {"tie_word_embeddings": True}
 
 
@@ -67,7 +70,7 @@ def test_embeddings_are_also_the_last_layer() -> None:
     assert model().lm_head.weight is model().model.embed_tokens.weight
 
 
-@pytest.mark.parametrize("change", [hf_llama_chunks.loss_in_chunks, hf_llama_kernels.with_kernels])
+@pytest.mark.parametrize("change", CHANGES)
 def test_labels_and_items_count_as_in_the_library(change: Callable) -> None:
     """Prompts and padding have no label, and the Trainer divides by the items of all its batches."""
     labels = tokens().clone()
@@ -83,7 +86,7 @@ def test_labels_and_items_count_as_in_the_library(change: Callable) -> None:
             torch.testing.assert_close(ours[name], found, msg=lambda said, name=name: f"{name}: {said}")
 
 
-@pytest.mark.parametrize("change", [hf_llama_chunks.loss_in_chunks, hf_llama_kernels.with_kernels])
+@pytest.mark.parametrize("change", CHANGES)
 def test_evaluation_and_generation_stay_the_librarys(change: Callable) -> None:
     changed = change(llama_model.sharing(model()))
     with torch.no_grad():
@@ -115,12 +118,62 @@ def test_the_trainer_keeps_packed_texts_apart() -> None:
         patched,
         hf_llama_chunks.keeping_columns(hf_llama_chunks.loss_in_chunks, llama_model.sharing(model())),
     ):
+        changed.config.use_cache = True  # as it comes: with a cache the library would mix the texts
         passed = as_the_trainer_passes(changed, {**columns, "source": tokens()})
         assert passed.keys() == columns.keys()
         torch.testing.assert_close(changed(**passed).loss, apart)
     changed = hf_llama_chunks.keeping_columns(hf_llama_kernels.with_kernels, llama_model.sharing(model()))
     with pytest.raises(ValueError, match=r"got \['position_ids'\]"):
         changed(**as_the_trainer_passes(changed, columns))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("items", [None, torch.tensor(100, device=HERE)], ids=str)
+def test_a_batch_without_labels_adds_nothing(change: Callable, items: Tensor | None) -> None:
+    """A prompt alone; and a text of one token, which has no next one."""
+    changed = change(llama_model.sharing(model()))
+    labels = torch.full_like(tokens(), -100)
+    labels[:, 0] = 1  # the first token is nobody's next one
+    for ids, asked in ((tokens(), labels), (tokens()[:, :1], tokens()[:, :1])):
+        found = with_gradients(changed(input_ids=ids, labels=asked, num_items_in_batch=items).loss, model())
+        assert found.pop("loss") == 0
+        assert all(grad is None or not grad.any() for grad in found.values())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_copy_has_its_own_weights(change: Callable) -> None:
+    asked = {"input_ids": tokens(), "labels": tokens()}
+    live = hf_llama_chunks.keeping_columns(change, copy.deepcopy(model()))
+    before = live(**asked).loss
+    for own in (copy.deepcopy(live), AveragedModel(live)):
+        with torch.no_grad():
+            for p in live.parameters():
+                p.mul_(1.5)
+            evaluated = own(**asked).loss
+        torch.testing.assert_close(own(**asked).loss, before)
+        torch.testing.assert_close(evaluated, before)
+        assert not torch.isclose(live(**asked).loss, before, rtol=1e-3)
+        live.load_state_dict(model().state_dict())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_would_be_dropped_is_refused(change: Callable) -> None:
+    changed = change(llama_model.sharing(model()))
+    asked = {"input_ids": tokens(), "labels": tokens()}
+    with pytest.raises(TypeError, match="positional arguments"):
+        changed(tokens(), torch.ones_like(tokens()), tokens())
+    lost = {"shift_labels": tokens(), "ignore_index": 0, "output_hidden_states": True, "return_dict": False}
+    for name, value in lost.items():
+        with pytest.raises(ValueError, match=rf"expected the library's defaults, got \['{name}'\]"):
+            changed(**asked, **{name: value})
+        with torch.no_grad():  # evaluation has it
+            changed(**asked, **{name: value})
+    torch.testing.assert_close(changed(**asked, return_dict=True, output_attentions=False).loss, changed(**asked).loss)
+    with pytest.raises(ValueError, match=r"model\.forward: expected the class's own"):
+        change(changed)
+    changed.lm_head = nn.Sequential(changed.lm_head)
+    with pytest.raises(ValueError, match=r"lm_head: expected a plain nn\.Linear"):
+        changed(**asked)
 
 
 def test_chunks_of_many_rows_are_a_quarter_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     refused(r"expected input_ids, attention_mask and labels only, got \['position_ids'\]", changed, position_ids=packed)
     with torch.autocast(HERE.type, torch.bfloat16):
         refused("got autocast", changed)
+    changed.model.layers[0].mlp.up_proj = nn.Sequential(changed.model.layers[0].mlp.up_proj)  # an adapter, added later
+    refused(r"layers\.0\.mlp\.up_proj: expected a plain nn\.Linear", changed)
 
 
 def kept_of_the_mlp(rung: Callable[[nn.Module], llama_model.Loss]) -> int:
