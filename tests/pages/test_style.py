@@ -7,9 +7,9 @@ from tests.benchmarks.source import ROOT
 from tests.pages.style import faults, parts, words
 
 READ = "docs/pages"  # through docs.publish
-# Of it 5,500 on generation and fp8, 3,500 on several GPUs, 5,200 on matmul and large models, 500 on wrong results
+# Of it 5,500 on generation and fp8, 3,500 on several GPUs, 5,200 on matmul and large models, 800 on wrong results
 # without an error.
-MOST_WORDS_OF_ALL = 104_300
+MOST_WORDS_OF_ALL = 104_600
 SEARCHED = ("reference/", "results/", "index.md")  # readers look something up there: they may be long
 
 

@@ -233,3 +233,14 @@ def test_the_table_of_the_page_has_each_cause_and_its_counts():
     for name, (breaks, graphs, words) in EXPECTED.items():
         (row,) = [line for line in page.splitlines() if line.startswith("|") and f"](#{name})" in line]
         assert f"`{words}`" in row and f"| {breaks} → 0 | {graphs} → 1 |" in row, row
+
+
+@pytest.mark.parametrize("harmless", (False, True))
+def test_where_gives_nan_gradients_where_an_if_guarded_a_division(harmless: bool):
+    """Unless the side that is not taken has an input whose gradient is finite."""
+    v = torch.zeros(3, requires_grad=True)
+    ok = v.detach().norm() > 0
+    safe = torch.where(ok, v, torch.ones_like(v)) if harmless else v
+    y = torch.where(ok, safe / safe.norm(), v)
+    (gradient,) = torch.autograd.grad(y.sum(), v)
+    assert y.eq(0).all() and gradient.isfinite().all() == harmless

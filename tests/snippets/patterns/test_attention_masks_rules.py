@@ -1,6 +1,8 @@
 """A rule is the same as a mask and as blocks, and no larger than it has to be."""
 
+import pytest
 import torch
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import BlockMask
 
 from snippets.patterns.attention_masks_agreement import inputs
@@ -20,6 +22,22 @@ def test_documents_see_nothing_of_each_other_whatever_it_is() -> None:
     before = with_mask(q, k, v, mask)
     k[:, :, :3], v[:, :, :3] = 1e3, -1e3
     assert torch.equal(with_mask(q, k, v, mask)[:, :, 3:], before[:, :, 3:])
+
+
+def test_booleans_align_at_the_lower_right_in_a_compiled_graph() -> None:
+    """The page's line. Does PyTorch compile `causal_lower_right`? Then the line goes."""
+    q, k, v = inputs(3, 8)
+
+    def attend(mask: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def by_booleans() -> torch.Tensor:
+        return attend(torch.arange(8) <= torch.arange(3)[:, None] + (8 - 3))
+
+    expected = attend(causal_lower_right(3, 8))
+    torch.testing.assert_close(torch.compile(by_booleans, backend="eager", fullgraph=True)(), expected)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(lambda: attend(causal_lower_right(3, 8)), backend="eager", fullgraph=True)()
 
 
 def test_a_mask_is_as_small_as_its_rule() -> None:
