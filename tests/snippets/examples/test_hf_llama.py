@@ -40,6 +40,7 @@ def test_the_patch_trains_as_the_library_does() -> None:
     assert losses[0] > losses[1]
 
 
+@pytest.mark.usefixtures("captured")
 def test_all_layers_share_a_graph_though_the_library_keeps_a_cache_by_default() -> None:
     own = llama_model.make_model(TIED | {"num_hidden_layers": 3}, HERE, torch.float32)
     own.config.use_cache = True
@@ -49,6 +50,7 @@ def test_all_layers_share_a_graph_though_the_library_keeps_a_cache_by_default() 
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("given", [{"lr": 1e-2}, {"lr": 1e-2, "fused": True}, {"lr": torch.tensor(1e-2)}], ids=str)
 def test_groups_of_parameters_keep_their_own_learning_rates(given: dict[str, object]) -> None:
     ends, rates = [], []
