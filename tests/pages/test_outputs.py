@@ -174,12 +174,11 @@ ELSEWHERE = {
 CORES = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads
 
 
-@pytest.mark.parametrize("name", ["compiler/what_compile_does", "compiler/inductor_code"])
+@pytest.mark.parametrize(
+    "name", [f"compiler/{it}" for it in ("graph_breaks", "what_compile_does", "inductor_code", "training")]
+)
 def test_a_script_prints_the_same_on_another_machine(name, script, once, key, there):
-    """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart.
-
-    Those that show generated code: graphs, guards and graph breaks were the same without any of the settings, too.
-    """
+    """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart."""
     settings = repr([ELSEWHERE, printing.ENVIRONMENT["cpu"], CORES])
     usual = printing.printed(name, "cpu", script)
     run = key(printing.module_of(name), settings)

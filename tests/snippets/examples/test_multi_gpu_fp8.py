@@ -28,8 +28,9 @@ def cases() -> dict[str, list]:
     }
 
 
-def test_fp8_gathers_halve_the_bytes_of_linear_layers(tmp_path: Path) -> None:
-    found = on_ranks(cases, 2, tmp_path)[0]
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fp8_gathers_halve_the_bytes_of_linear_layers(ranks: int, tmp_path: Path) -> None:
+    found = on_ranks(cases, ranks, tmp_path)[0]
     (whole, none, near), (same, _, noise), (half, many, far), (again, one, apart) = found.values()
     layers, linears = 2, 7
     weights = 64 * 64 * 4 + 3 * 64 * 128  # of one layer, in elements: queries, keys, values, output; MLP
