@@ -84,10 +84,12 @@ def chunked_loss(x: Tensor, weight: Tensor, labels: Tensor, items: Tensor | int 
 
 
 def refuse_lost(options: dict[str, object]) -> None:
-    """What the library would honour, and the loss in chunks would not."""
-    asked = options | {"return_dict": options.pop("return_dict", None) is False}
-    names = "shift_labels", "ignore_index", "output_hidden_states", "output_attentions", "return_dict"
-    if lost := [name for name in names if asked.get(name) is not None and asked[name] is not False]:
+    """What the library would honour, and the loss in chunks would not; `return_dict=True` is what it does anyway."""
+    names = "shift_labels", "ignore_index", "output_hidden_states", "output_attentions"
+    lost = [name for name in names if options.get(name) is not None and options[name] is not False]
+    if options.pop("return_dict", None) is False:
+        lost.append("return_dict")
+    if lost:
         raise ValueError(f"a call with labels in training: expected the library's defaults, got {lost}")
 
 
