@@ -388,7 +388,7 @@ def main(arguments: list[str]) -> int:
             return 0
         return against(options, json.loads(Path(options.against).read_text()), chance)
     except (Failed, OSError) as error:
-        print(f"gate: {error}", file=sys.stderr)
+        print(f"\ngate: {error}", file=sys.stderr)  # what a side printed last may be half a line
         return 2
 
 

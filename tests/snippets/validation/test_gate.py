@@ -185,7 +185,8 @@ def test_numbers_are_stored_and_compared_on_the_same_machine_only(checkouts, mon
 
 
 def test_a_benchmark_that_fails_is_no_verdict(checkouts):
-    (checkouts / "old" / "package.py").write_text("raise SystemExit(7)")
+    unfinished = "import sys\nprint('a line that does not end', end='', flush=True)\nsys.exit(7)\n"
+    (checkouts / "old" / "package.py").write_text(unfinished)
     done = call(checkouts, "--old", "../old")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "gate: the benchmark in ../old ended with status 7")
     assert call(checkouts, "--old", "../nowhere").returncode == 2
