@@ -15,6 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read with torch: numpy's p
 import torch
 
 from tests.forked import RARELY
+from tests.lighter import lighten
 
 pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds", "tests.site.visited"]
 
@@ -50,6 +51,7 @@ def pytest_collection_finish() -> None:
     """From here on garbage is collected, but rarely: Dynamo and Inductor make many objects, and few in cycles."""
     gc.set_threshold(*RARELY)
     gc.enable()
+    lighten()
 
 
 @pytest.fixture(scope="module", autouse=True)

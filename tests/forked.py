@@ -22,9 +22,12 @@ import threading
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.lighter import lighten
 
 PRELOADED = ("numpy", "torch", "torch._dynamo", "torch._inductor.compile_fx", "triton", "triton.language")
 ON_THE_WAY = (  # what a first compilation imports, and the Llama of pages; other versions may have other names
@@ -113,8 +116,9 @@ def serve() -> None:
         importlib.import_module(name)
     if "torch" in PRELOADED:
         prepare()
-    if guards := sys.modules.get("torch._dynamo.guards"):
-        guards.profile_guard_manager = lambda *_: 0.0  # flushes a cache for every graph, to log a time
+        lighten()
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # no child takes apart what the server holds
     gc.collect()
     gc.freeze()  # a child's collections neither look at nor copy what all share
     gc.set_threshold(*RARELY)
@@ -164,7 +168,7 @@ def ended(child: int, seconds: float) -> int | None:
             os.waitpid(child, 0)
             return None
         time.sleep(pause)
-        pause = min(0.05, pause * 1.5)
+        pause = min(0.01, pause * 1.5)
 
 
 def become(command: list[str], folder: str, paths: list[str], seconds: float) -> None:

@@ -42,35 +42,30 @@ def taken(alone: bool = False) -> float:
     """Processor seconds of this process, and of all that it has started so far unless it counts alone."""
     sources = (resource.RUSAGE_SELF,) if alone else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     own = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, sources))
-    return own if alone else own + sum(map(taken_by, descendants(os.getpid())))
+    return own if alone else own + taken_below(os.getpid())
 
 
-def descendants(process: int) -> list[int]:
-    """The living processes below one; none where there is no /proc."""
-    found: list[int] = []
-    for thread in _listed(f"/proc/{process}/task"):
-        for child in _read(f"/proc/{process}/task/{thread}/children").split():
-            found += [int(child), *descendants(int(child))]
-    return found
+def taken_below(process: int) -> float:
+    """Processor seconds of all living processes below one and of those that they have waited for, where there is /proc.
 
-
-def taken_by(process: int) -> float:
-    """Processor seconds of a process and of those of its children that it has waited for."""
-    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / TICKS
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+    One look at all processes: to ask each for its children is to ask each of its threads.
+    """
+    children: dict[int, list[tuple[int, int]]] = {}
+    for each in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        if fields := _read(f"/proc/{each}/stat").rpartition(")")[2].split():
+            children.setdefault(int(fields[1]), []).append((int(each), sum(map(int, fields[11:15]))))
+    ticks, parents = 0, [process]
+    while parents:
+        for child, own in children.get(parents.pop(), ()):
+            ticks += own
+            parents.append(child)
+    return ticks / TICKS
 
 
 def _read(file: str) -> str:
     try:
         return Path(file).read_text()
-    except OSError:
+    except OSError:  # it has ended meanwhile
         return ""
 
 

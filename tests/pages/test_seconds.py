@@ -20,11 +20,14 @@ WORKS = """
 import subprocess, sys, time
 import pytest
 
-BUSY = "import time; [None for _ in iter(lambda: time.process_time() < {seconds}, False)]"
+BUSY = "import time; [None for _ in iter(lambda: time.process_time() < {seconds}, False)]; print(flush=True); input()"
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def busy():
-    subprocess.run([sys.executable, "-c", BUSY])
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", BUSY], **pipes, stderr=subprocess.DEVNULL) as lives:
+        lives.stdout.readline()
+        yield
 
 def test_one(busy): pass
 def test_two(): pass
@@ -59,7 +62,7 @@ def counted(tree: Path) -> dict:
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_run_ends_with_processor_seconds_by_area(tree: Path, processes: int) -> None:
-    """Those of what a test's fixture starts, too; once, however many processes count."""
+    """Those of what a test's fixture starts and what lives on, too; once, however many processes count."""
     lines = run(tree, f"--numprocesses={processes}").stdout.splitlines()
     listed = [line.split(maxsplit=1)[1] for line in lines if line.startswith("    ")]
     assert {"kernels, 2 tests", "pages, 2 tests", "tests/kernels/test_kernels.py"} <= set(listed)
