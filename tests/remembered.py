@@ -67,12 +67,13 @@ class Remembered:
         self.served: dict[str, Callable[..., None]] = {}  # by test: keeps what it was served, or forgets it
         self.code = functools.cache(functools.partial(reached_by_code, root))
         self.known = functools.cache(self.known)  # type: ignore[method-assign]
-        sys.addaudithook(self.watch)
+        # as a function: each `id` is an event, too, and to call a method for it takes eight times as long
+        sys.addaudithook(lambda event, given: self.watch(*given) if event == "open" else None)
 
-    def watch(self, event: str, arguments: tuple) -> None:
+    def watch(self, file: object, mode: object, flags: int) -> None:
         """Note each file of ours that is opened to be read."""
-        if event == "open" and isinstance(arguments[0], str) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            path = COMPILED.sub(r"\1.py", os.path.abspath(arguments[0]))
+        if isinstance(file, str) and not flags & (os.O_WRONLY | os.O_RDWR):
+            path = COMPILED.sub(r"\1.py", os.path.abspath(file))
             if path.startswith(f"{self.root}/"):
                 self.opened.add(path)
 

@@ -238,7 +238,7 @@ def test_a_folder_counts_where_a_test_names_it_and_with_it_no_import_of_its_test
 
 def test_who_imports_what_is_compiled_already_has_read_it(tmp_path):
     plugin = remembered.Remembered(tmp_path, fresh=False)
-    plugin.watch("open", (str(tmp_path / "kernels/__pycache__/toy.cpython-311.pyc"), "r", os.O_RDONLY))
+    plugin.watch(str(tmp_path / "kernels/__pycache__/toy.cpython-311.pyc"), "r", os.O_RDONLY)
     assert plugin.opened == {f"{tmp_path}/kernels/toy.py"}
 
 
