@@ -2,8 +2,8 @@
 
 A test file reaches what it imports, within functions too, and the files and folders that its strings name, and so on
 from there; those of the site reach all, and are remembered by what they were served, too (tests/site/conftest.py).
-Such a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew each time,
-long ones less often than short ones. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed
+Such a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew each time:
+first a fifth of the files, then of their tests, long ones less often than short ones. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed
 stands in .cache/remembered: for each test file and each content of all that it reaches a file of lines. A file that a
 test read and does not reach is named at the end of the run, and its tests are not remembered.
 """
@@ -33,6 +33,7 @@ DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$"
 WHOLE = ("mutants", "site")  # areas whose tests look at everything
 COMPILED = re.compile(r"__pycache__/([^/.]+)\.[^/]*$")  # what an import opens of a module that was imported before
 AGAIN = 0.06  # chance that what is remembered runs anyway: 1 in 20 of all, since long tests have less
+FILES = 0.2  # share of the test files from which such tests are drawn: what they share is made for these alone
 LONG = 0.3  # seconds; what took n times as long has 1/n of that chance
 FORM = 2  # of what is kept: files of an earlier one are not read
 KEPT = 4  # contents of what a test file reaches whose results are kept
@@ -54,6 +55,17 @@ def on_gpu() -> bool:
     return bool(torch and torch.cuda.is_available())
 
 
+@functools.cache
+def watching() -> list[Callable]:
+    """Who is told of each file that this process opens.
+
+    By one hook, as none can be removed, and every `id` calls each. A method takes eight times as long as a function.
+    """
+    told: list[Callable] = []
+    sys.addaudithook(lambda event, given: [watch(*given) for watch in told] if event == "open" else None)
+    return told
+
+
 class Remembered:
     """Skips what passed before, and keeps what passes."""
 
@@ -67,8 +79,14 @@ class Remembered:
         self.served: dict[str, Callable[..., None]] = {}  # by test: keeps what it was served, or forgets it
         self.code = functools.cache(functools.partial(reached_by_code, root))
         self.known = functools.cache(self.known)  # type: ignore[method-assign]
-        # as a function: each `id` is an event, too, and to call a method for it takes eight times as long
-        sys.addaudithook(lambda event, given: self.watch(*given) if event == "open" else None)
+        self.drawn = functools.cache(lambda test: random.SystemRandom().random() < FILES)
+
+    def pytest_sessionstart(self) -> None:
+        watching().append(self.watch)
+
+    def pytest_unconfigure(self) -> None:
+        if self.watch in watching():
+            watching().remove(self.watch)
 
     def watch(self, file: object, mode: object, flags: int) -> None:
         """Note each file of ours that is opened to be read."""
@@ -90,8 +108,12 @@ class Remembered:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         passed = self.known(item.path)[1]
         self.opened.clear()  # what the key itself is made of
-        if not self.fresh and item.nodeid in passed and not again(passed[item.nodeid]):
+        if not self.fresh and item.nodeid in passed and not self.again(item.path, passed[item.nodeid]):
             self.leave_out(item.nodeid)
+
+    def again(self, file: Path, seconds: float = 0.0) -> bool:
+        """Whether a remembered test of this file runs anyway, that took so long before."""
+        return self.drawn(file) and again(seconds, AGAIN / FILES)
 
     def leave_out(self, test: str) -> None:
         """End a test before it begins: it is remembered."""
@@ -140,9 +162,9 @@ class Remembered:
             terminalreporter.write_line(f"not remembered: {test} reads what it does not name: {listed}")
 
 
-def again(seconds: float) -> bool:
+def again(seconds: float, chance: float) -> bool:
     """Whether what is remembered runs anyway, and took so long before."""
-    return random.SystemRandom().random() < AGAIN * LONG / max(seconds, LONG)
+    return random.SystemRandom().random() < chance * LONG / max(seconds, LONG)
 
 
 def keep(file: Path, test: str, outcomes: set[str], seconds: float) -> None:
@@ -185,7 +207,7 @@ def once(shared: Path, fresh: bool, key: Path, run: Callable[[], CompletedProces
     with FileLock(f"{kept}.lock"):
         if not kept.exists():
             text = key.read_text(encoding="utf-8") if key.exists() and not fresh else ""
-            if not text or again(json.loads(text)["seconds"]):
+            if not text or again(json.loads(text)["seconds"], AGAIN):
                 text = timed(run)
                 if json.loads(text)["ended"]["returncode"] == 0:
                     write(key, text)

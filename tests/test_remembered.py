@@ -131,17 +131,26 @@ def test_a_failure_is_never_kept_and_ends_what_was(run, project, monkeypatch):
         assert run("-k", "test_it", *arguments) == {expected: 1, "deselected": 5}
 
 
-def test_a_share_runs_again(run, monkeypatch):
+@pytest.mark.parametrize("files, passed", ((1.0, {"passed": 4}), (0.0, {"passed": 1, "remembered": 3})))
+def test_a_share_of_some_files_runs_again(files, passed, run, monkeypatch):
     run()
     monkeypatch.setattr(remembered, "AGAIN", 1.0)
-    assert run() == {"passed": 4, **NEVER}
+    monkeypatch.setattr(remembered, "FILES", files)
+    assert run() == {**passed, **NEVER}
 
 
 @pytest.mark.parametrize("seconds, expected", ((0.01, 0.06), (0.3, 0.06), (3.0, 0.006)))
 def test_what_is_long_runs_again_less_often(seconds, expected, monkeypatch):
     drawn = iter((expected * 0.99, expected * 1.01))
     monkeypatch.setattr(remembered.random.SystemRandom, "random", lambda _: next(drawn))
-    assert remembered.again(seconds) and not remembered.again(seconds)
+    assert remembered.again(seconds, 0.06) and not remembered.again(seconds, 0.06)
+
+
+def test_one_in_twenty_of_all_tests_runs_again(tmp_path):
+    """Of many short tests, two in each file; a little more, as long ones run less often."""
+    plugins = [remembered.Remembered(tmp_path, fresh=False) for _ in range(50)]
+    drawn = [plugin.again(tmp_path / str(file)) for plugin in plugins for file in range(500) for _ in "12"]
+    assert 0.05 < sum(drawn) / len(drawn) < 0.07
 
 
 def test_a_test_that_reads_what_its_file_does_not_name_is_run_again(run, project):
@@ -240,6 +249,13 @@ def test_who_imports_what_is_compiled_already_has_read_it(tmp_path):
     plugin = remembered.Remembered(tmp_path, fresh=False)
     plugin.watch(str(tmp_path / "kernels/__pycache__/toy.cpython-311.pyc"), "r", os.O_RDONLY)
     assert plugin.opened == {f"{tmp_path}/kernels/toy.py"}
+
+
+def test_however_many_runs_a_process_has_one_hook_watches_and_only_for_those_that_go_on(run, monkeypatch):
+    before = [*remembered.watching()]
+    monkeypatch.setattr(sys, "addaudithook", lambda hook: pytest.fail("another hook"))
+    run()
+    assert remembered.watching() == before
 
 
 def test_a_script_runs_once_and_is_remembered_if_it_ends_well(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from filelock import FileLock
 from playwright.sync_api import Browser, Error, Page, ViewportSize, expect, sync_playwright
 
 from tests import remembered
-from tests.site.visited import AGAIN, Visited
+from tests.site.visited import Visited
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".cache" / "site-for-tests"
@@ -261,7 +261,7 @@ def leave_out_as_served(plugin: remembered.Remembered, site: Site, name: str, fi
     """Leave out a test that passed when it was served the same, and have the end of another kept."""
     code = remembered.digest(plugin.root, plugin.code(file))
     lasting = [(site.unasked(kind) or b"").decode() for kind in sorted(LASTING)]  # a browser asks for these once
-    again = 1.0 if plugin.fresh else AGAIN
+    again = float(plugin.fresh or plugin.again(file))
     known = Visited(plugin.root / ".cache" / "site-tests", site.unasked, " ".join([code, *browsers, *lasting]), again)
     site.shared |= site.asked  # since the last test's end: fixtures of a wider scope come before those of a test
     site.asked.clear()

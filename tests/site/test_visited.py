@@ -103,7 +103,7 @@ ASKS: dict[str, Callable[[Site], object]] = {
 def test_a_test_runs_again_where_it_would_be_served_otherwise(
     built: Path, asks: str, changed: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conftest, "AGAIN", 0.0)
+    monkeypatch.setattr(remembered, "AGAIN", 0.0)
     root = built.parent
     (root / "tests").mkdir()
     (root / "tests/test_it.py").write_text("")
