@@ -3,9 +3,10 @@
 A test file reaches what it imports, within functions too, and the files and folders that its strings name, and so on
 from there; those of the site reach all, and are remembered by what they were served, too (tests/site/conftest.py).
 Such a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew each time:
-first a fifth of the files, then of their tests, long ones less often than short ones. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed
-stands in .cache/remembered: for each test file and each content of all that it reaches a file of lines. A file that a
-test read and does not reach is named at the end of the run, and its tests are not remembered.
+first a fifth of the files, then of their tests, long ones less often than short ones. `--fresh` runs every test; so
+does a run on a GPU, or for a report. What passed stands in .cache/remembered: for each test file and each content of
+all that it reaches a file of lines. A file that a test read and does not reach is named at the end of the run, and its
+tests are not remembered.
 """
 
 import functools

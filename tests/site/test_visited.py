@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests import remembered
-from tests.site import conftest
 from tests.site.conftest import Site, leave_out_as_served
 from tests.site.visited import Visited
 
