@@ -36,6 +36,7 @@ from tests.benchmarks.source import ROOT
 
 LISTED = ["32768x4096", "8192x16384"]  # shapes; where a page speaks of others, its front matter has them as `listed`
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # what the launch tables choose
+START = "fork" if sys.platform == "linux" else "spawn"  # where it is safe, no worker imports torch and Triton again
 SOURCES = (
     TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
     *(f"tests/benchmarks/{name}.py" for name in ("launches", "stand_ins", "case", "sides", "blocks", "disassembly")),
@@ -185,8 +186,7 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
     with FileLock(ROOT / CACHE / "lock"):  # tests and a build of the site may want the same at once
         names = [name for name in names if not is_fresh(name)]
         plans: dict[str, Plan] = {}
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(cores(), spawn, _warm_up) as pool:
+        with ProcessPoolExecutor(cores(), multiprocessing.get_context(START), _warm_up) as pool:
             try:
                 tasks: dict[Future[None], list[Compilation]] = {}
                 for name in names:  # the first compile while the others are planned
