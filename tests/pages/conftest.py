@@ -1,5 +1,6 @@
 """What tests of pages share."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ def root(tmp_path: Path) -> Path:
     return tiny.project(tmp_path)
 
 
+@functools.cache
+def everything() -> Store:
+    """All that is published, read once in a process: that takes seconds."""
+    return Store.load(local=False)
+
+
 @pytest.fixture(scope="session")
 def published() -> Store:
-    """All that is published, read once: that takes seconds."""
-    return Store.load(local=False)
+    return everything()

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from docs.publish import units
 from docs.publish.records.measured import Coordinates, Measured
-from docs.publish.records.store import Store
+from tests.pages.conftest import everything
 from tests.site.conftest import DESKTOP, Site
 
 PAGE = "examples/generation/"
@@ -33,7 +33,7 @@ def called(page: Page, site: Site, call: str, given: Any, name: str = "generatio
 @pytest.fixture(scope="module")
 def steps() -> list[Measured]:
     """What the records of the main machine say of whole steps, both ways."""
-    rows = Store.load(local=False).select(Coordinates("examples/generation", machine=MAIN))
+    rows = everything().select(Coordinates("examples/generation", machine=MAIN))
     return [row for row in rows if row.variant in WAYS and "layers" in row.row.shape]
 
 
