@@ -1,4 +1,4 @@
-"""What torch does on the way of each compilation or seed, and no test looks at, in less time: a tenth of all tests'.
+"""What torch does on the way of each compilation or seed, and no test looks at, is left out: tests take less time.
 
 Nothing that a compiler makes is another. Processes with an environment of their own do without this.
 """
