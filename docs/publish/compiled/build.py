@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -36,7 +37,6 @@ from tests.benchmarks.source import ROOT
 
 LISTED = ["32768x4096", "8192x16384"]  # shapes; where a page speaks of others, its front matter has them as `listed`
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # what the launch tables choose
-START = "fork" if sys.platform == "linux" else "spawn"  # where it is safe, no worker imports torch and Triton again
 SOURCES = (
     TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
     *(f"tests/benchmarks/{name}.py" for name in ("launches", "stand_ins", "case", "sides", "blocks", "disassembly")),
@@ -186,7 +186,7 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
     with FileLock(ROOT / CACHE / "lock"):  # tests and a build of the site may want the same at once
         names = [name for name in names if not is_fresh(name)]
         plans: dict[str, Plan] = {}
-        with ProcessPoolExecutor(cores(), multiprocessing.get_context(START), _warm_up) as pool:
+        with ProcessPoolExecutor(cores(), multiprocessing.get_context(start()), _warm_up) as pool:
             try:
                 tasks: dict[Future[None], list[Compilation]] = {}
                 for name in names:  # the first compile while the others are planned
@@ -220,6 +220,11 @@ def _groups(plan: Plan) -> Iterable[list[Compilation]]:
 def cores() -> int:
     """Those that this process may use: a worker more would only take its start."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start() -> str:
+    """How workers begin: forked, so that none imports torch and Triton again, where that is safe."""
+    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
 
 
 def _warm_up() -> None:
