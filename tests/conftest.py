@@ -48,7 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on garbage is collected, but rarely: Dynamo and Inductor make many objects, and few in cycles."""
+    """From here on garbage is collected, but rarely: Dynamo and Inductor make many objects, and few in cycles.
+
+    Now that they are imported, what they note along the way can be left out.
+    """
     gc.set_threshold(*RARELY)
     gc.enable()
     lighten()
